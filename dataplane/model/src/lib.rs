@@ -1,1 +1,48 @@
-//! To be filled.
+//! What vipd means by a service, and every decision about one: values, the desired state and how a command changes it,
+//! validation, engine choice, endpoint selection, pickers, and `explain`, the function from a packet to all of them.
+//!
+//! Pure: no I/O, no clock, no randomness, no async. Time comes in as [`Millis`]; randomness as a number.
+//! Start reading at [`service`], then [`command`] and [`delta`], then [`desired`].
+
+pub mod command;
+pub mod delta;
+pub mod desired;
+pub mod endpoint;
+pub mod feature;
+pub mod frontend;
+pub mod name;
+pub mod owner;
+pub mod problem;
+pub mod scheduler;
+pub mod select;
+pub mod service;
+
+pub use command::{Actor, Command, Operation, Wait};
+pub use delta::{Delta, OwnerChange, ServiceChange};
+pub use endpoint::{Drain, Endpoint, EndpointKey, EndpointState, OnExpiry};
+pub use feature::{EngineKind, Feature};
+pub use frontend::{At, Family, Frontend, NodePort, Policy, PortRange, Scope, SourceNat};
+pub use name::{NameError, OwnerName, ServiceKey, ServiceName};
+pub use owner::{Lease, LeaseExpiry, Network, Owner, OwnerRecord, Restart};
+pub use problem::{Problem, ProblemCode, Refused};
+pub use scheduler::{Algorithm, Fallback, Scheduler};
+pub use select::{EndpointSet, FrontendSelection, Selected};
+pub use service::{
+    ClientAffinity, Contest, Definition, HealthCheck, NoEndpoints, Probe, Protocol, ProxyProtocol, Revisions, Service,
+};
+
+/// Milliseconds since the Unix epoch, from whoever holds a clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Millis(pub u64);
+
+/// Counts the accepted changes of a node; 0 is "never".
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// The revision after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
