@@ -1,5 +1,7 @@
 //! Commands: what a call asks for, converted from the request and not yet checked against the state.
 
+use std::sync::Arc;
+
 use crate::endpoint::{Drain, Endpoint, EndpointKey};
 use crate::feature::EngineKind;
 use crate::name::{OwnerName, ServiceKey};
@@ -44,7 +46,7 @@ pub enum Operation {
         /// Which.
         key: ServiceKey,
         /// What it is to be.
-        definition: Definition,
+        definition: Arc<Definition>,
         /// Absent: unchanged, or the default for a new service.
         scheduler: Option<Scheduler>,
         /// Of the definition.
@@ -110,7 +112,7 @@ pub struct Declare {
     /// Which; the owner is the Sync's.
     pub key: ServiceKey,
     /// What it is to be.
-    pub definition: Definition,
+    pub definition: Arc<Definition>,
     /// Absent: unchanged, or the default for a new service.
     pub scheduler: Option<Scheduler>,
     /// As sent.

@@ -1,0 +1,141 @@
+//! Comparing the kernel with what is wanted, and repairing the difference.
+
+use std::collections::BTreeSet;
+
+use vipd_model::{Problem, ProblemCode, ServiceKey};
+
+use super::{Made, Rendered, Runner};
+use crate::plan::Objects;
+use crate::steps::{EngineError, Steps};
+
+/// What is wrong with an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriftKind {
+    /// Wanted, not there.
+    Missing,
+    /// There, otherwise.
+    Changed,
+    /// There, ours, wanted by nobody.
+    Extra,
+}
+
+/// One object that is not as it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drift {
+    /// What is wrong.
+    pub kind: DriftKind,
+    /// The object, printed.
+    pub object: String,
+    /// What it is to be and what it is, printed.
+    pub detail: String,
+    /// Services that hold it; empty: the node's own, or nobody's.
+    pub services: Vec<ServiceKey>,
+}
+
+impl Drift {
+    /// For `Verify` and the journal.
+    #[must_use]
+    pub fn problem(&self) -> Problem {
+        let what = match self.kind {
+            DriftKind::Missing => "is missing from the kernel",
+            DriftKind::Changed => "was changed by somebody else",
+            DriftKind::Extra => "is in the kernel and belongs to no declared service",
+        };
+        Problem::new(ProblemCode::Drift, "", format!("{} {what}: {}", self.object, self.detail))
+    }
+}
+
+impl<S: Steps> Runner<S> {
+    /// Reads the whole kernel and says what differs. Changes nothing there. While holding, strays are not drift.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn check(&mut self) -> Result<Vec<Drift>, EngineError> {
+        let observed = self.steps.observe()?;
+        self.held.replace_kernel(observed.objects);
+        Ok(self.drifts(|_| true))
+    }
+
+    /// The same for one service, reading only its objects.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn check_service(&mut self, service: &ServiceKey) -> Result<Vec<Drift>, EngineError> {
+        let keys = self.services.get(service).cloned().unwrap_or_default();
+        let objects = self.steps.look(&keys)?;
+        for key in &keys {
+            self.held.set_kernel(key, objects.get(key).cloned());
+        }
+        Ok(self.drifts(|key| keys.binary_search(key).is_ok()))
+    }
+
+    fn drifts(&self, of_interest: impl Fn(&S::Key) -> bool) -> Vec<Drift> {
+        let mut drifts = Vec::new();
+        for (key, kernel, wanted) in self.held.differing().filter(|(key, ..)| of_interest(key)) {
+            let (kind, detail) = match (kernel, wanted) {
+                (None, Some(wanted)) => (DriftKind::Missing, format!("{wanted}")),
+                (Some(kernel), Some(wanted)) => (DriftKind::Changed, format!("{kernel} instead of {wanted}")),
+                (Some(kernel), None) if !self.holding => (DriftKind::Extra, format!("{kernel}")),
+                _ => continue,
+            };
+            drifts.push(Drift { kind, object: key.to_string(), detail, services: self.holders(key) });
+        }
+        drifts
+    }
+
+    /// Walks all services: drift is rare, and a reverse index would cost every service memory all the time.
+    fn holders(&self, key: &S::Key) -> Vec<ServiceKey> {
+        let holds = |(_, keys): &(&ServiceKey, &Vec<S::Key>)| keys.binary_search(key).is_ok();
+        self.services.iter().filter(holds).map(|(service, _)| service.clone()).collect()
+    }
+
+    /// Makes the kernel as wanted again after [`Runner::check`], service by service where it must be.
+    pub fn repair(&mut self) -> Made {
+        let mut made = Made::default();
+        let differing: BTreeSet<_> = self.held.differing().map(|(key, ..)| key.clone()).collect();
+        let node: Objects<_, _> = self.held.wanted_of(self.node_keys.iter().filter(|key| differing.contains(key)));
+        // What services refer to comes first; if the node's own objects cannot be made, theirs say why.
+        let _ = self.apply(&node, &mut made.stale);
+        let mut rendered = Vec::new();
+        for (service, keys) in &self.services {
+            if keys.iter().any(|key| differing.contains(key)) {
+                rendered.push(Rendered { key: service.clone(), objects: self.held.wanted_of(keys.iter()) });
+            }
+        }
+        self.commit(rendered, &mut made);
+        if !self.holding {
+            let strays = differing.into_iter().filter(|key| self.held.is_stray(key)).collect();
+            let _ = self.remove(strays, &mut made.stale);
+        }
+        made
+    }
+
+    /// The desired state is complete: what nobody wants goes, and returns how many objects that were.
+    ///
+    /// # Errors
+    /// If they could not be removed; the next check tries again.
+    pub fn release(&mut self) -> Result<usize, Problem> {
+        self.holding = false;
+        let strays: Vec<_> =
+            self.held.differing().filter(|(_, _, wanted)| wanted.is_none()).map(|(key, ..)| key.clone()).collect();
+        let count = strays.len();
+        let mut stale = Vec::new();
+        self.remove(strays, &mut stale).map_err(|error| super::problem(&error))?;
+        Ok(count)
+    }
+
+    /// Whether objects that nobody wants are kept.
+    pub fn holding(&self) -> bool {
+        self.holding
+    }
+
+    /// Whether kernel and wanted state agree as far as the books know, strays aside.
+    pub fn is_settled(&self) -> bool {
+        self.retiring.is_empty() && self.held.differing().all(|(_, _, wanted)| wanted.is_none())
+    }
+
+    /// Every wanted object, for tests that compare with the kernel.
+    pub fn wanted(&self) -> Objects<S::Key, S::Value> {
+        self.held.wanted().map(|(key, value)| (key.clone(), value.clone())).collect()
+    }
+}
