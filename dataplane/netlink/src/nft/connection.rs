@@ -1,0 +1,192 @@
+//! The conversation with nf_tables: commit batches, read tables back.
+
+use super::{
+    Batch, Command, INET,
+    object::{Chain, Rule, Table, parse_chain, parse_rule, parse_table},
+    set::{Element, Set, parse_element, parse_set},
+};
+use crate::{
+    attr::{Attrs, Encoder},
+    error::Error,
+    message::{self, NFGENMSG, parse_messages},
+    socket::{Family, Socket},
+};
+
+/// How often a reading of several dumps is repeated because another program changed the rule set meanwhile.
+const READ_ATTEMPTS: usize = 20;
+
+/// A socket that speaks nf_tables. Tables with flag `owner` belong to it, so keep it as long as the tables.
+#[derive(Debug)]
+pub struct Nft {
+    socket: Socket,
+}
+
+impl Nft {
+    /// Opens a socket in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Socket`] if there is no netfilter netlink here. Lack of permission shows at the first commit.
+    pub fn open() -> Result<Self, Error> {
+        Ok(Self { socket: Socket::open(Family::Netfilter)? })
+    }
+
+    /// Netlink port of this socket, as [`Table::owner`] has it.
+    #[must_use]
+    pub fn port(&self) -> u32 {
+        self.socket.port()
+    }
+
+    /// Commits a batch: all of it is in force, or nothing is.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] names the first operation that the kernel did not take; [`Error::AnswerLost`] means that
+    /// the state must be read back.
+    pub fn commit(&mut self, batch: &mut Batch) -> Result<(), Error> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let operation = batch.describe();
+        let messages = batch.messages() as u32;
+        let first = self.socket.sequences(messages + 2);
+        batch.with_bytes(first, |bytes| self.socket.send(bytes, &operation))?;
+        let mut refused = Vec::new();
+        'answers: loop {
+            for message in parse_messages(self.socket.receive(&operation)?) {
+                let index = message.sequence.wrapping_sub(first);
+                let Some(answer) = message.acknowledgement().filter(|_| index <= messages) else { continue };
+                let failed = answer.errno != 0;
+                if failed {
+                    refused.push((index, answer));
+                }
+                // The kernel answers in order, except that what concerns the batch as a whole (permission, module,
+                // a loop found at commit) is said of its first message.
+                if index == messages || (failed && index == 0) {
+                    break 'answers;
+                }
+            }
+        }
+        let more = refused.len().saturating_sub(1);
+        match refused.into_iter().next() {
+            None => Ok(()),
+            Some((index, answer)) => {
+                let message = (index as usize).checked_sub(1);
+                Err(Error::Refused(Box::new(batch.refusal(message, answer, more))))
+            }
+        }
+    }
+
+    /// Number of the rule set's current generation; any program's commit to any table moves it.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn generation(&mut self) -> Result<u32, Error> {
+        let operation = "read the rule set's generation";
+        let body = self.socket.ask(Command::GetGeneration.kind(), operation, |m| message::nfgenmsg(m, 0, 0))?;
+        Attrs::new(body.get(NFGENMSG..).unwrap_or_default())
+            .be32(1)
+            .ok_or_else(|| Error::Malformed { operation: operation.into(), what: "no generation id" })
+    }
+
+    /// Runs `read` until the rule set did not change while it ran, so that what it read belongs together.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`] if others commit without pause; what `read` returns otherwise.
+    pub fn consistent<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+        for _ in 0..READ_ATTEMPTS {
+            let before = self.generation()?;
+            let value = read(self);
+            if self.generation()? == before {
+                return value;
+            }
+        }
+        Err(Error::Interrupted { operation: "read tables back".into(), attempts: READ_ATTEMPTS })
+    }
+
+    /// A table of family `inet`, if it is there.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn table(&mut self, name: &str) -> Result<Option<Table>, Error> {
+        let operation = format!("read table {name}");
+        let answer = self.socket.ask(Command::GetTable.kind(), &operation, |m| table_request(m, name));
+        match answer {
+            Ok(body) => Ok(parse_table(Attrs::new(body.get(NFGENMSG..).unwrap_or_default()))),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The chains of a table. The kernel dumps everybody's; only their names are read.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn chains(&mut self, table: &str) -> Result<Vec<Chain>, Error> {
+        let operation = format!("read the chains of table {table}");
+        self.socket.dump(
+            Command::GetChain.kind(),
+            &operation,
+            |m| table_request(m, table),
+            |chains: &mut Vec<_>, m| {
+                if let Some((_, chain)) = parse_chain(m.attrs(NFGENMSG)).filter(|(of, _)| of == table) {
+                    chains.push(chain);
+                }
+            },
+        )
+    }
+
+    /// The rules of a table, in their order within each chain.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn rules(&mut self, table: &str) -> Result<Vec<Rule>, Error> {
+        let operation = format!("read the rules of table {table}");
+        self.socket.dump(
+            Command::GetRule.kind(),
+            &operation,
+            |m| table_request(m, table),
+            |rules: &mut Vec<_>, m| {
+                if let Some((_, rule)) = parse_rule(m.attrs(NFGENMSG)).filter(|(of, _)| of == table) {
+                    rules.push(rule);
+                }
+            },
+        )
+    }
+
+    /// The sets and maps of a table.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn sets(&mut self, table: &str) -> Result<Vec<Set>, Error> {
+        let operation = format!("read the sets of table {table}");
+        self.socket.dump(
+            Command::GetSet.kind(),
+            &operation,
+            |m| table_request(m, table),
+            |sets: &mut Vec<_>, m| {
+                sets.extend(parse_set(m.attrs(NFGENMSG)));
+            },
+        )
+    }
+
+    /// The elements of a set or map, in no particular order.
+    ///
+    /// # Errors
+    /// As the kernel refuses; [`Error::is_not_found`] if there is no such set.
+    pub fn elements(&mut self, table: &str, set: &str) -> Result<Vec<Element>, Error> {
+        let operation = format!("read the elements of {table}/{set}");
+        let request = |m: &mut Encoder| {
+            table_request(m, table);
+            m.string(2, set);
+        };
+        self.socket.dump(Command::GetElement.kind(), &operation, request, |elements: &mut Vec<_>, m| {
+            let list = m.attrs(NFGENMSG).nested(3).unwrap_or(Attrs::new(&[]));
+            elements.extend(list.filter_map(|attr| parse_element(attr.payload)));
+        })
+    }
+}
+
+/// `nfgenmsg` and the table's name, the head of every request.
+fn table_request(encoder: &mut Encoder, table: &str) {
+    message::nfgenmsg(encoder, INET, 0);
+    encoder.string(1, table);
+}

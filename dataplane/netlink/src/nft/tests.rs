@@ -1,0 +1,260 @@
+//! nf_tables against the real kernel: what is written is read back equal, refusals name the object, dumps are whole.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{Error, testing};
+
+const TABLE: &str = "room";
+
+fn v4(n: u32) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::from(n))
+}
+
+fn map() -> Set {
+    let key = vec![Field::Ipv4, Field::Protocol, Field::Port];
+    Set { name: "frontends".into(), key, data: Some(Data::Field(Field::Port)), interval: false }
+}
+
+fn pair(n: u32, data: u16) -> Element {
+    let key = KeyBytes::new().address(v4(0x0a60_0000 + n)).protocol(6).port(443);
+    Element::pair(key, KeyBytes::new().port(data))
+}
+
+/// A table with one map in it.
+fn with_map() -> Nft {
+    let mut nft = Nft::open().unwrap();
+    let mut batch = Batch::new(TABLE);
+    batch.add_table(TableFlags::default());
+    batch.add_set(&map());
+    nft.commit(&mut batch).unwrap();
+    nft
+}
+
+/// Every expression that we can write, in a rule that the kernel takes.
+fn everything() -> Vec<(&'static str, Vec<Expr>)> {
+    let tcp =
+        || [Expr::Meta { key: MetaKey::Protocol, to: Reg(0) }, Expr::Cmp { op: Cmp::Eq, from: Reg(0), value: vec![6] }];
+    let key = || {
+        [
+            Expr::Meta { key: MetaKey::Family, to: Reg(5) },
+            Expr::Cmp { op: Cmp::Eq, from: Reg(5), value: vec![2] },
+            Expr::Payload { header: Header::Network, offset: 16, length: 4, to: Reg(0) },
+            Expr::Meta { key: MetaKey::Protocol, to: Reg(1) },
+            Expr::Payload { header: Header::Transport, offset: 2, length: 2, to: Reg(2) },
+        ]
+    };
+    let lookup = |data, inverted| Expr::Lookup { set: "frontends".into(), key: Reg(0), data, inverted };
+    let mut redirect = key().to_vec();
+    redirect.extend([lookup(Some(Reg(0)), false), Expr::Redirect { port: Some(Reg(0)) }]);
+    let mut absent = key().to_vec();
+    absent.extend([lookup(None, true), Expr::Counter, Expr::Verdict(Verdict::Goto("other".into()))]);
+    let mut reset = tcp().to_vec();
+    reset.push(Expr::Reject(RejectWith::TcpReset));
+    let mut state = vec![
+        Expr::Ct { key: CtKey::State, direction: None, to: Reg(3) },
+        Expr::Bitwise { from: Reg(3), to: Reg(3), mask: 8u32.to_ne_bytes().into(), xor: vec![0; 4] },
+        Expr::Cmp { op: Cmp::Ne, from: Reg(3), value: vec![0; 4] },
+        Expr::Ct { key: CtKey::Status, direction: None, to: Reg(4) },
+        Expr::FibAddressType { flags: FIB_DADDR, to: Reg(0) },
+        Expr::Cmp { op: Cmp::Eq, from: Reg(0), value: 2u32.to_ne_bytes().into() },
+    ];
+    state.push(Expr::Verdict(Verdict::Jump("other".into())));
+    vec![
+        ("nat-pre", redirect),
+        ("nat-pre", vec![Expr::Redirect { port: None }]),
+        (
+            "nat-pre",
+            vec![Expr::Immediate { to: Reg(1), value: vec![0x1f, 0x90] }, Expr::Redirect { port: Some(Reg(1)) }],
+        ),
+        ("nat-post", vec![Expr::Masquerade]),
+        ("filter-pre", absent),
+        ("filter-pre", reset),
+        ("filter-pre", vec![Expr::Reject(RejectWith::PortUnreachable)]),
+        ("filter-pre", state),
+        ("filter-pre", vec![Expr::Meta { key: MetaKey::InputInterfaceName, to: Reg(8) }, Expr::Verdict(Verdict::Drop)]),
+        ("other", vec![Expr::Verdict(Verdict::Return)]),
+        ("other", vec![Expr::Verdict(Verdict::Accept)]),
+    ]
+}
+
+fn chains() -> Vec<Chain> {
+    let base =
+        |name: &str, kind, point, priority| Chain { name: name.into(), hook: Some(Hook { kind, point, priority }) };
+    vec![
+        base("nat-pre", ChainKind::Nat, HookPoint::Prerouting, -100),
+        base("nat-post", ChainKind::Nat, HookPoint::Postrouting, 100),
+        base("filter-pre", ChainKind::Filter, HookPoint::Prerouting, -90),
+        Chain { name: "other".into(), hook: None },
+    ]
+}
+
+#[test]
+fn chains_and_rules_come_back_equal() {
+    testing::in_namespace(|| {
+        let mut nft = with_map();
+        let mut batch = Batch::new(TABLE);
+        chains().iter().for_each(|chain| batch.add_chain(chain));
+        for (chain, expressions) in &everything() {
+            batch.add_rule(chain, expressions, Some(chain));
+        }
+        nft.commit(&mut batch).unwrap();
+
+        assert_eq!(nft.chains(TABLE).unwrap(), chains());
+        let mut want = everything();
+        want.sort_by_key(|(chain, _)| chains().iter().position(|c| c.name == *chain));
+        let rules = nft.rules(TABLE).unwrap();
+        let have: Vec<_> = rules.iter().map(|rule| (rule.chain.as_str(), rule.expressions.clone())).collect();
+        assert_eq!(have, want);
+        assert!(rules.iter().all(|rule| rule.comment.as_deref() == Some(&rule.chain)));
+        testing::run("nft", &["list", "ruleset"]);
+    });
+}
+
+#[test]
+fn every_kind_of_set_comes_back_equal() {
+    testing::in_namespace(|| {
+        let sets = [
+            map(),
+            Set { name: "v6".into(), key: vec![Field::Ipv6, Field::Port], data: None, interval: false },
+            Set { name: "jumps".into(), key: vec![Field::Port], data: Some(Data::Verdict), interval: false },
+            Set { name: "nets".into(), key: vec![Field::Ipv4], data: None, interval: true },
+            Set { name: "ranges".into(), data: Some(Data::Field(Field::Port)), interval: true, ..map() },
+        ];
+        let range = Element {
+            key_end: Some(KeyBytes::new().address(v4(1)).protocol(6).port(2000).into()),
+            ..Element::pair(KeyBytes::new().address(v4(1)).protocol(6).port(1000), KeyBytes::new().port(7))
+        };
+        let net = [
+            Element::key(KeyBytes::new().address(v4(0x0a60_0000))),
+            Element { interval_end: true, ..Element::key(KeyBytes::new().address(v4(0x0a61_0000))) },
+        ];
+        let mut nft = Nft::open().unwrap();
+        let mut batch = Batch::new(TABLE);
+        batch.add_table(TableFlags::default());
+        batch.add_chain(&Chain { name: "other".into(), hook: None });
+        sets.iter().for_each(|set| batch.add_set(set));
+        batch.add_elements("frontends", &[pair(1, 15001), pair(2, 15002)]);
+        batch.add_elements("nets", &net);
+        batch.add_elements("ranges", std::slice::from_ref(&range));
+        batch.add_verdicts("jumps", &[(Element::key(KeyBytes::new().port(1)), Verdict::Goto("other".into()))]);
+        nft.commit(&mut batch).unwrap();
+
+        assert_eq!(nft.sets(TABLE).unwrap(), sets);
+        let sorted = |mut list: Vec<Element>| {
+            list.sort();
+            list
+        };
+        assert_eq!(sorted(nft.elements(TABLE, "frontends").unwrap()), [pair(1, 15001), pair(2, 15002)]);
+        assert_eq!(sorted(nft.elements(TABLE, "nets").unwrap()), net);
+        assert_eq!(nft.elements(TABLE, "ranges").unwrap(), [range]);
+        let listing = testing::run("nft", &["list", "ruleset"]);
+        assert!(listing.contains("10.96.0.0/16"), "{listing}");
+        assert!(listing.contains("0.0.0.1 . tcp . 1000-2000 : 7"), "{listing}");
+    });
+}
+
+#[test]
+fn a_refusal_names_the_operation_and_the_element() {
+    testing::in_namespace(|| {
+        let mut nft = with_map();
+        let mut elements: Vec<_> = (0..3000).map(|n| pair(n, 1)).collect();
+        elements[2437] = pair(3, 99);
+        let mut batch = Batch::new(TABLE);
+        batch.add_set(&Set { name: "other".into(), ..map() });
+        batch.add_elements("frontends", &elements);
+        assert!(batch.messages() > 2, "the list does not fit one attribute");
+        let Error::Refused(refusal) = nft.commit(&mut batch).unwrap_err() else { panic!("not a refusal") };
+        assert_eq!(
+            (refusal.errno, refusal.operation_index, refusal.element_index),
+            (libc::EEXIST, Some(1), Some(2437))
+        );
+        assert!(refusal.to_string().contains("add 3000 elements to frontends, element 2437"), "{refusal}");
+        assert!(nft.elements(TABLE, "frontends").unwrap().is_empty(), "a refused batch leaves nothing behind");
+        assert_eq!(nft.sets(TABLE).unwrap().len(), 1);
+
+        let mut batch = Batch::new(TABLE);
+        batch.delete_elements("frontends", &[pair(1, 1)]);
+        assert!(nft.commit(&mut batch).unwrap_err().is_not_found());
+        let mut batch = Batch::new("absent");
+        batch.flush_chain("x");
+        assert!(nft.commit(&mut batch).unwrap_err().is_not_found());
+    });
+}
+
+#[test]
+fn a_large_batch_goes_in_one_send_and_is_read_back_whole_beside_other_writers() {
+    testing::in_namespace(|| {
+        let mut nft = with_map();
+        let elements: Vec<_> = (0..20_000).map(|n| pair(n, n as u16)).collect();
+        let mut batch = Batch::new(TABLE);
+        batch.add_elements("frontends", &elements);
+        nft.commit(&mut batch).unwrap();
+        let mut other = Nft::open().unwrap();
+        let mut disturb = || {
+            let mut batch = Batch::new("disturbance");
+            batch.add_table(TableFlags::default());
+            other.commit(&mut batch).unwrap();
+        };
+        let mut reads = 0;
+        let mut have = nft
+            .consistent(|nft| {
+                reads += 1;
+                let list = nft.elements(TABLE, "frontends");
+                if reads < 2 {
+                    disturb();
+                }
+                list
+            })
+            .unwrap();
+        assert_eq!(reads, 2, "a reading during which somebody committed must be repeated");
+        have.sort();
+        assert_eq!(have, elements);
+    });
+}
+
+#[test]
+fn an_owned_table_outlives_its_owner_and_is_taken_over() {
+    testing::in_namespace(|| {
+        let add = |nft: &mut Nft| {
+            let mut batch = Batch::new(TABLE);
+            batch.add_table(TableFlags::OWNED);
+            batch.add_set(&map());
+            nft.commit(&mut batch)
+        };
+        let mut first = Nft::open().unwrap();
+        match add(&mut first) {
+            Err(error) if error.is_unsupported() => return testing::skip("this kernel has no table flag persist"),
+            other => other.unwrap(),
+        }
+        assert_eq!(first.table(TABLE).unwrap().unwrap().owner, Some(first.port()));
+        testing::run("nft", &["flush", "ruleset"]);
+        assert!(first.table(TABLE).unwrap().is_some(), "somebody's flush passes an owned table by");
+        let mut second = Nft::open().unwrap();
+        assert!(add(&mut second).is_err(), "while its owner lives nobody else may have it");
+        drop(first);
+        let orphan = second.table(TABLE).unwrap().expect("it persists");
+        let ownerless = TableFlags { owner: false, persist: true };
+        assert_eq!((orphan.owner, orphan.flags), (None, ownerless), "an orphan is anybody's: a flush takes it now");
+        add(&mut second).unwrap();
+        assert_eq!(second.table(TABLE).unwrap().unwrap().owner, Some(second.port()));
+    });
+}
+
+proptest! {
+    #[test]
+    fn decoders_take_any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..512)) {
+        use crate::{attr::Attrs, message::parse_messages};
+        for message in parse_messages(&bytes) {
+            let _ = (message.acknowledgement(), message.resource(), message.attrs(4).count());
+        }
+        let _ = parse_expressions(&bytes);
+        let _ = parse_element(&bytes);
+        let _ = parse_set(Attrs::new(&bytes));
+        let _ = parse_rule(Attrs::new(&bytes));
+        let _ = parse_chain(Attrs::new(&bytes));
+        let _ = parse_table(Attrs::new(&bytes));
+    }
+}
