@@ -12,10 +12,12 @@ pub mod feature;
 pub mod frontend;
 pub mod name;
 pub mod owner;
+pub mod pick;
 pub mod problem;
 pub mod scheduler;
 pub mod select;
 pub mod service;
+pub mod source;
 
 pub use command::{Actor, Command, Operation, Wait};
 pub use delta::{Delta, OwnerChange, ServiceChange};
@@ -24,12 +26,14 @@ pub use feature::{EngineKind, Feature};
 pub use frontend::{At, Family, Frontend, NodePort, Policy, PortRange, Scope, SourceNat};
 pub use name::{NameError, OwnerName, ServiceKey, ServiceName};
 pub use owner::{Lease, LeaseExpiry, Network, Owner, OwnerRecord, Restart};
+pub use pick::{Draw, Idle, Load, Member, Picker};
 pub use problem::{Problem, ProblemCode, Refused};
 pub use scheduler::{Algorithm, Fallback, Scheduler};
-pub use select::{EndpointSet, FrontendSelection, Selected};
+pub use select::{EndpointSet, FrontendSelection, Selected, Serve, WhyNot, select};
 pub use service::{
     ClientAffinity, Contest, Definition, HealthCheck, NoEndpoints, Probe, Protocol, ProxyProtocol, Revisions, Service,
 };
+pub use source::{Arrival, NatReason, SourceClass, affinity_client, source_nat};
 
 /// Milliseconds since the Unix epoch, from whoever holds a clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
