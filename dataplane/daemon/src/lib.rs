@@ -1,1 +1,3 @@
-//! To be filled.
+//! The vipd daemon as a library.
+
+pub mod api;
