@@ -167,6 +167,44 @@ impl Frontend {
     }
 }
 
+/// A place where two services can meet: a VIP, or this node's addresses of one family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A virtual IP.
+    Address(IpAddr),
+    /// The node's addresses; which of them a node port selects makes no difference to who holds its number.
+    Node(Family),
+}
+
+/// Ports of a place. A node port for both families has two spans, every other frontend one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    /// Where.
+    pub place: Place,
+    /// Which ports.
+    pub ports: PortRange,
+}
+
+impl Span {
+    /// Whether a packet could be for both.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.place == other.place && self.ports.overlaps(other.ports)
+    }
+}
+
+impl Frontend {
+    /// What it takes up, in order.
+    pub fn spans(&self) -> impl Iterator<Item = Span> {
+        let ports = self.ports;
+        let places = match &self.at {
+            At::Address(address) => [Some(Place::Address(*address)), None],
+            At::NodePort(n) => [n.v4.then_some(Place::Node(Family::V4)), n.v6.then_some(Place::Node(Family::V6))],
+        };
+        places.into_iter().flatten().map(move |place| Span { place, ports })
+    }
+}
+
 impl fmt::Display for Frontend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.at {

@@ -114,6 +114,13 @@ pub struct OwnerRecord {
 }
 
 impl OwnerRecord {
+    /// An owner of which nothing is remembered yet.
+    #[must_use]
+    pub fn new(owner: Owner) -> Self {
+        let (revision, last_write) = (Revision::default(), Millis::default());
+        Self { owner, revision, session: 0, session_holder: String::new(), last_write, last_sync: None }
+    }
+
     /// When the lease runs out, if there is one.
     #[must_use]
     pub fn lease_expires(&self) -> Option<Millis> {

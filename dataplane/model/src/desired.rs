@@ -1,1 +1,0 @@
-//! The desired state of the node.
