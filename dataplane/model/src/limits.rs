@@ -28,7 +28,8 @@ pub struct Limits {
     pub frontends_per_service: usize,
     /// Of one service, after merging.
     pub endpoints_per_service: usize,
-    /// One service with its endpoints, encoded; below the 4 MiB that gRPC clients take by default.
+    /// One service with its endpoints, encoded. With its status it fits into the 3 MiB that vipd sends at most, so that
+    /// clients with gRPC's default limit of 4 MiB can read it.
     pub service_bytes: usize,
     /// One request, encoded; held by the API, not here.
     pub request_bytes: usize,
@@ -49,14 +50,14 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            services: 100_000,
-            frontends_per_service: 1024,
+            services: 200_000,
+            frontends_per_service: 1000,
             endpoints_per_service: 60_000,
-            service_bytes: 3 << 20,
+            service_bytes: (3 << 20) - (64 << 10),
             request_bytes: 16 << 20,
-            operations_per_apply: 50_000,
-            labels_per_service: 128,
-            source_ranges_per_frontend: 1024,
+            operations_per_apply: 10_000,
+            labels_per_service: 64,
+            source_ranges_per_frontend: 5000,
             large_removal_percent: 50,
             small_removal_services: 2,
             small_removal_endpoints: 4,

@@ -120,6 +120,19 @@ fn expectations(before: Option<&Service>, group: &Group<'_>, problems: &mut Vec<
     }
 }
 
+/// A definition with its source ranges in order, without duplicates.
+fn sorted(sent: &Arc<Definition>) -> Arc<Definition> {
+    if sent.frontends.iter().all(|f| f.source_ranges.is_sorted_by(|a, b| a < b)) {
+        return Arc::clone(sent);
+    }
+    let mut definition = Definition::clone(sent);
+    for frontend in &mut definition.frontends {
+        frontend.source_ranges.sort_unstable();
+        frontend.source_ranges.dedup();
+    }
+    Arc::new(definition)
+}
+
 /// One service being written.
 struct Writing<'a> {
     desired: &'a Desired,
@@ -196,19 +209,15 @@ impl Writing<'_> {
         let Some((origin, sent)) = group.definition else {
             return self.before.map(|s| Arc::clone(&s.definition));
         };
-        if let Some(before) = self.before.filter(|s| *s.definition == *sent) {
+        if let Some(before) = self.before.filter(|s| s.definition == *sent) {
             return Some(Arc::clone(&before.definition));
         }
         validate::definition::definition(sent, &self.desired.limits)
             .report(&origin.path("service"), &mut self.problems);
-        let mut definition = sent.clone();
-        for frontend in &mut definition.frontends {
-            frontend.source_ranges.sort_unstable();
-            frontend.source_ranges.dedup();
-        }
-        match self.before.filter(|s| *s.definition == definition) {
+        let definition = sorted(sent);
+        match self.before.filter(|s| s.definition == definition) {
             Some(before) => Some(Arc::clone(&before.definition)),
-            None => Some(Arc::new(definition)),
+            None => Some(definition),
         }
     }
 

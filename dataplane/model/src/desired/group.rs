@@ -5,6 +5,7 @@
 //! an upsert of one service in one call are refused as well: a set has no order that would tell which is meant.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::Revision;
 use crate::command::{Declare, Operation};
@@ -90,7 +91,7 @@ pub(crate) enum Part {
 /// What a call says of one service.
 #[derive(Debug, Default)]
 pub(crate) struct Group<'a> {
-    pub(crate) definition: Option<(Origin, &'a Definition)>,
+    pub(crate) definition: Option<(Origin, &'a Arc<Definition>)>,
     pub(crate) endpoints: Option<(Origin, Listing<'a>)>,
     pub(crate) scheduler: Option<(Origin, Scheduler)>,
     pub(crate) delete: Option<Origin>,

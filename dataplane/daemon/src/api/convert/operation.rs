@@ -1,5 +1,7 @@
 //! The calls that change a service, alone and inside an Apply, and the options that every write has.
 
+use std::sync::Arc;
+
 use vipd_model::command::{Mode, Operation};
 use vipd_model::problem::Refused;
 use vipd_model::{OwnerName, Revision, Wait};
@@ -50,7 +52,7 @@ pub fn parse_upsert(
     let service::Declared { key, definition, scheduler } =
         service::parse(service, default, &at.field("service"), problems)?;
     let expected = message.expected_revision.map(Revision);
-    Some(Operation::UpsertService { key, definition, scheduler, expected })
+    Some(Operation::UpsertService { key, definition: Arc::new(definition), scheduler, expected })
 }
 
 /// DeleteService, without its options.

@@ -1,5 +1,7 @@
 //! The steps of a Sync.
 
+use std::sync::Arc;
+
 use vipd_model::command::Declare;
 use vipd_model::problem::Refused;
 use vipd_model::{Owner, OwnerName};
@@ -82,5 +84,5 @@ fn convert_declare(message: v1::Declare, index: u32, owner: &OwnerName, problems
         return problems.invalid(&at.field("service").field("owner"), why);
     }
     let service::Declared { key, definition, scheduler } = declared;
-    Some(Declare { index, key, definition, scheduler, endpoints: endpoints? })
+    Some(Declare { index, key, definition: Arc::new(definition), scheduler, endpoints: endpoints? })
 }

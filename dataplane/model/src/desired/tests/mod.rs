@@ -3,6 +3,7 @@
 mod writes;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Desired;
@@ -62,7 +63,7 @@ fn serving(frontends: Vec<Frontend>) -> Definition {
 }
 
 fn upsert(name: &str, definition: Definition) -> Operation {
-    Operation::UpsertService { key: key(name), definition, scheduler: None, expected: None }
+    Operation::UpsertService { key: key(name), definition: Arc::new(definition), scheduler: None, expected: None }
 }
 
 fn set(name: &str, endpoints: Vec<Endpoint>) -> Operation {
