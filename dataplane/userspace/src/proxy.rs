@@ -1,0 +1,291 @@
+//! The proxy as its control side sees it: start it, put services in, take them out, open and close its doors, read what
+//! it counted. Every change is a swap of one service's value; flows read without a lock.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use vipd_model::{Family, Selected, ServiceKey};
+
+use crate::budget::{Budget, Shedding};
+use crate::drain::{Drains, wall_clock};
+use crate::listen::{Arrival, accept, listen};
+use crate::reserve::Reserve;
+use crate::served::{Aftermath, Served, Slot};
+use crate::sources::Sources;
+use crate::stats::{ProxyStatistics, ServiceStatistics, Shed};
+use crate::table::Table;
+use crate::workers::{Task, Workers, raise_descriptor_limit};
+
+/// How the proxy is made.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// Threads that move traffic; 0: one for each core.
+    pub workers: usize,
+    /// Descriptors for flows; 0: what the process may open, less what the control side needs.
+    pub descriptors: usize,
+    /// UDP sessions at a time, of all services together.
+    pub sessions: usize,
+}
+
+impl Default for ProxyConfig {
+    fn default() -> Self {
+        Self { workers: 0, descriptors: 0, sessions: 100_000 }
+    }
+}
+
+/// Descriptors left to the rest of the daemon (its socket and callers, store, netlink, logs): this, or a quarter of the
+/// limit if that is less.
+const CONTROL_DESCRIPTORS: u64 = 256;
+
+/// The pipes' part of the descriptors.
+const PIPE_PART: usize = 4;
+
+/// What every flow may need.
+pub(crate) struct Shared {
+    pub(crate) table: Table<Slot>,
+    pub(crate) sources: ArcSwap<Sources>,
+    /// Descriptors of flows.
+    pub(crate) budget: Arc<Budget>,
+    /// Descriptors of the pipes that they borrow; apart, so that idle pipes never turn a client away.
+    pub(crate) pipes: Arc<Budget>,
+    pub(crate) reserve: Reserve,
+    pub(crate) shed: Shed,
+    pub(crate) shedding: Shedding,
+    pub(crate) drains: Drains,
+    started: Instant,
+}
+
+impl Shared {
+    /// Milliseconds since the proxy began, never 0.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    }
+}
+
+/// The proxy. Methods block shortly and are for one control thread; dropping it ends every flow.
+pub struct Proxy {
+    workers: Workers,
+    shared: Arc<Shared>,
+    services: Mutex<BTreeMap<ServiceKey, Arc<Slot>>>,
+    doors: Mutex<BTreeMap<Door, Open>>,
+    _drains: Task,
+}
+
+/// A listening socket of the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Door {
+    /// Where the guard sends the TCP connections of all services of a family.
+    Capture(Family),
+    /// A frontend's own address, TCP.
+    Tcp(SocketAddr),
+}
+
+struct Open {
+    port: u16,
+    tasks: Vec<Task>,
+}
+
+impl Proxy {
+    /// Starts the workers. Nothing listens yet.
+    ///
+    /// # Errors
+    /// If threads or their event queues cannot be had.
+    pub fn start(config: &ProxyConfig) -> io::Result<Self> {
+        let limit = raise_descriptor_limit();
+        let spare = limit - CONTROL_DESCRIPTORS.min(limit / 4);
+        let descriptors =
+            if config.descriptors == 0 { spare.try_into().unwrap_or(usize::MAX) } else { config.descriptors };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = Workers::start(if config.workers == 0 { cores } else { config.workers })?;
+        let shared = Arc::new(Shared {
+            table: Table::new(),
+            sources: ArcSwap::default(),
+            budget: Budget::new(descriptors - descriptors / PIPE_PART),
+            pipes: Budget::new(descriptors / PIPE_PART),
+            reserve: Reserve::new(),
+            shed: Shed::default(),
+            shedding: Shedding::default(),
+            drains: Drains::default(),
+            started: Instant::now(),
+        });
+        let waiting = Arc::clone(&shared);
+        let drains = Task::spawn(workers.one(), async move { waiting.drains.run().await });
+        Ok(Self { workers, shared, services: Mutex::default(), doors: Mutex::default(), _drains: drains })
+    }
+
+    /// Who counts as inside.
+    pub fn set_sources(&self, sources: Arc<Sources>) {
+        self.shared.sources.store(sources);
+    }
+
+    /// Puts a service in, or its new version. The next new flow obeys it, and UDP flows that it made stale are gone.
+    pub fn set(&self, value: Arc<Selected>) {
+        let key = value.service.key.clone();
+        let mut services = self.services();
+        let before = services.get(&key).map(|slot| (Arc::clone(slot), slot.current.load_full()));
+        if let Some((slot, served)) = &before {
+            if served.value == value {
+                return;
+            }
+            if served.state.protocol != value.service.definition.protocol {
+                // Another service to everybody who uses it.
+                services.remove(&key);
+                self.end(slot, served);
+                drop(services);
+                return self.set(value);
+            }
+        }
+        let (served, aftermath) = Served::next(before.as_ref().map(|(_, served)| &**served), value);
+        let served = Arc::new(served);
+        let slot = match &before {
+            Some((slot, _)) => {
+                slot.current.store(Arc::clone(&served));
+                Arc::clone(slot)
+            }
+            None => Arc::new(Slot { current: ArcSwap::new(Arc::clone(&served)) }),
+        };
+        for place in served.places() {
+            self.shared.table.insert(*place, Arc::clone(&slot));
+        }
+        for place in before.iter().flat_map(|(_, before)| before.places()) {
+            if served.front(place).is_none() {
+                self.shared.table.remove(place, &slot);
+            }
+        }
+        services.insert(key, slot);
+        self.follow(&served, aftermath);
+    }
+
+    /// Takes a service out: no new flows, TCP flows under the drain of their endpoints, UDP flows cut.
+    pub fn remove(&self, key: &ServiceKey) {
+        if let Some(slot) = self.services().remove(key) {
+            let served = slot.current.load_full();
+            self.end(&slot, &served);
+        }
+    }
+
+    fn end(&self, slot: &Arc<Slot>, served: &Served) {
+        for place in served.places() {
+            self.shared.table.remove(place, slot);
+        }
+        self.follow(served, served.end(wall_clock()));
+    }
+
+    fn follow(&self, served: &Served, aftermath: Aftermath) {
+        aftermath.retire(served.state.protocol);
+        self.shared.drains.add(aftermath.deadlines);
+    }
+
+    /// The services that it serves, as they were put in.
+    #[must_use]
+    pub fn served(&self) -> Vec<Arc<Selected>> {
+        self.services().values().map(|slot| Arc::clone(&slot.current.load().value)).collect()
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn service(&self, key: &ServiceKey) -> Option<Arc<Selected>> {
+        self.services().get(key).map(|slot| Arc::clone(&slot.current.load().value))
+    }
+
+    /// Opens a door, if it is not open, and says which port it has.
+    ///
+    /// # Errors
+    /// From the system: the address is taken, not ours, or not allowed.
+    pub fn open(&self, door: Door) -> io::Result<u16> {
+        let mut doors = self.doors();
+        if let Some(open) = doors.get(&door) {
+            return Ok(open.port);
+        }
+        let (address, arrival) = match door {
+            Door::Capture(Family::V4) => (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Arrival::Captured),
+            Door::Capture(Family::V6) => (SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), Arrival::Captured),
+            Door::Tcp(address) => (address, Arrival::Direct),
+        };
+        let listener = listen(address)?;
+        let port = listener.local_addr()?.port();
+        let mut tasks = Vec::new();
+        for worker in self.workers.all() {
+            let listener = listener.try_clone()?;
+            let shared = Arc::clone(&self.shared);
+            tasks.push(Task::spawn(worker, async move {
+                match tokio::net::TcpListener::from_std(listener) {
+                    Ok(listener) => accept(listener, arrival, shared).await,
+                    Err(error) => tracing::error!(%error, %address, "cannot wait for connections"),
+                }
+            }));
+        }
+        doors.insert(door, Open { port, tasks });
+        Ok(port)
+    }
+
+    /// Closes a door and returns when it is closed. Flows that came through it go on.
+    pub fn close(&self, door: &Door) {
+        let open = self.doors().remove(door);
+        for task in open.into_iter().flat_map(|open| open.tasks) {
+            task.end();
+        }
+    }
+
+    /// The open doors, with their ports.
+    #[must_use]
+    pub fn doors_open(&self) -> Vec<(Door, u16)> {
+        self.doors().iter().map(|(door, open)| (*door, open.port)).collect()
+    }
+
+    /// What services counted: these, or all if none is named.
+    #[must_use]
+    pub fn statistics(&self, keys: &[ServiceKey]) -> Vec<ServiceStatistics> {
+        let services = self.services();
+        let now = self.shared.now();
+        let of = |slot: &Arc<Slot>| slot.current.load().statistics(now);
+        if keys.is_empty() {
+            services.values().map(of).collect()
+        } else {
+            keys.iter().filter_map(|key| services.get(key).map(of)).collect()
+        }
+    }
+
+    /// What the proxy as a whole counted.
+    #[must_use]
+    pub fn totals(&self) -> ProxyStatistics {
+        let shared = &self.shared;
+        let now = shared.now();
+        ProxyStatistics {
+            shed_descriptors: shared.shed.descriptors.get(),
+            shed_sessions: shared.shed.sessions.get(),
+            unknown: shared.shed.unknown.get(),
+            descriptors: shared.budget.used() as u64,
+            descriptor_limit: shared.budget.limit() as u64,
+            shedding_for_ms: shared.shedding.since(now).map(|since| now - since),
+        }
+    }
+
+    /// Closes every door and waits until all flows have ended, or `patience` is over. True if they all ended.
+    pub fn drain(&self, patience: Duration) -> bool {
+        let doors: Vec<Door> = self.doors().keys().copied().collect();
+        for door in &doors {
+            self.close(door);
+        }
+        let end = Instant::now() + patience;
+        while self.shared.budget.used() != 0 {
+            if Instant::now() >= end {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        true
+    }
+
+    fn services(&self) -> MutexGuard<'_, BTreeMap<ServiceKey, Arc<Slot>>> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn doors(&self) -> MutexGuard<'_, BTreeMap<Door, Open>> {
+        self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
