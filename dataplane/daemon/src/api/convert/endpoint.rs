@@ -1,18 +1,14 @@
 //! Endpoints and drains.
 
-use std::net::IpAddr;
-use std::time::Duration;
-
+use vipd_model::limits::TARGET_BYTES;
 use vipd_model::{Drain, Endpoint, EndpointKey, EndpointState, OnExpiry};
 use vipd_proto::v1;
 
 use super::path::{Path, Problems};
-use super::scalar::{self, Span, TEXT_MAX};
-use crate::api::limits::{ENDPOINTS_PER_SERVICE, SERVICE_BYTES};
+use super::scalar;
 
 /// A list of endpoints as sent: unsorted, perhaps with one key twice.
 pub fn parse_list(messages: &[v1::Endpoint], at: &Path<'_>, problems: &mut Problems) -> Option<Vec<Endpoint>> {
-    check_size(messages, at, problems)?;
     let mut endpoints = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         endpoints.extend(parse(message, &at.index(index), problems));
@@ -20,22 +16,8 @@ pub fn parse_list(messages: &[v1::Endpoint], at: &Path<'_>, problems: &mut Probl
     (endpoints.len() == messages.len()).then_some(endpoints)
 }
 
-fn check_size(messages: &[v1::Endpoint], at: &Path<'_>, problems: &mut Problems) -> Option<()> {
-    let count = messages.len();
-    if count > ENDPOINTS_PER_SERVICE {
-        return problems
-            .limit(at, format!("has {count} endpoints; the most in one service is {ENDPOINTS_PER_SERVICE}"));
-    }
-    let bytes: usize = messages.iter().map(prost::Message::encoded_len).sum();
-    if bytes > SERVICE_BYTES {
-        return problems.limit(at, format!("has {bytes} bytes; the most for one service is {SERVICE_BYTES}"));
-    }
-    Some(())
-}
-
 /// The endpoints that a PatchEndpoints removes: only address and port are read.
 pub fn parse_keys(messages: &[v1::Endpoint], at: &Path<'_>, problems: &mut Problems) -> Option<Vec<EndpointKey>> {
-    check_size(messages, at, problems)?;
     let mut keys = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         keys.extend(parse_key(message, &at.index(index), problems));
@@ -44,26 +26,12 @@ pub fn parse_keys(messages: &[v1::Endpoint], at: &Path<'_>, problems: &mut Probl
 }
 
 fn parse_key(message: &v1::Endpoint, at: &Path<'_>, problems: &mut Problems) -> Option<EndpointKey> {
-    let address = match scalar::address(&message.address).and_then(unicast) {
+    let address = match scalar::address(&message.address) {
         Ok(address) => Some(address),
         Err(why) => problems.invalid(&at.field("address"), why),
     };
-    let port = scalar::port_or_zero(message.port, &at.field("port"), problems);
+    let port = scalar::port(message.port, &at.field("port"), problems);
     Some(EndpointKey { address: address?, port: port? })
-}
-
-/// Refuses what no host can have, with the reason.
-fn unicast(address: IpAddr) -> Result<IpAddr, String> {
-    let kind = if address.is_unspecified() {
-        "the unspecified address"
-    } else if address.is_multicast() {
-        "a multicast address"
-    } else if address == IpAddr::V4(std::net::Ipv4Addr::BROADCAST) {
-        "the broadcast address"
-    } else {
-        return Ok(address);
-    };
-    Err(format!("{address} is {kind}; an endpoint is one host"))
 }
 
 /// One endpoint.
@@ -80,7 +48,9 @@ pub fn parse(message: &v1::Endpoint, at: &Path<'_>, problems: &mut Problems) -> 
     });
     let target = match message.target.as_str() {
         "" => Some(None),
-        text => scalar::text(text.to_owned(), TEXT_MAX, &at.field("target"), problems).map(|text| Some(text.into())),
+        text => {
+            scalar::text(text.to_owned(), TARGET_BYTES, &at.field("target"), problems).map(|text| Some(text.into()))
+        }
     };
     let drain = match &message.drain {
         None => Some(None),
@@ -122,8 +92,7 @@ pub fn message(endpoint: &Endpoint) -> v1::Endpoint {
 
 /// A drain.
 pub fn parse_drain(message: &v1::Drain, at: &Path<'_>, problems: &mut Problems) -> Option<Drain> {
-    let span = Span { least: Duration::ZERO, most: scalar::YEAR };
-    let timeout = scalar::duration(message.timeout, span, &at.field("timeout"), problems);
+    let timeout = scalar::duration(message.timeout, &at.field("timeout"), problems);
     let on_expiry = scalar::known(message.on_expiry, &at.field("on_expiry"), problems).map(|value| match value {
         v1::drain::OnExpiry::Unspecified | v1::drain::OnExpiry::Leave => OnExpiry::Leave,
         v1::drain::OnExpiry::Reset => OnExpiry::Reset,

@@ -7,21 +7,15 @@ use vipd_proto::v1;
 
 use super::path::{Path, Problems};
 use super::scalar;
-use crate::api::limits::FRONTENDS_PER_SERVICE;
 
 /// The frontends of a service. A node port that names no family gets the families of the service's addresses.
 pub fn parse_list(messages: &[v1::Frontend], at: &Path<'_>, problems: &mut Problems) -> Option<Vec<Frontend>> {
-    let count = messages.len();
-    if count > FRONTENDS_PER_SERVICE {
-        return problems
-            .limit(at, format!("has {count} frontends; the most in one service is {FRONTENDS_PER_SERVICE}"));
-    }
-    let mut frontends = Vec::with_capacity(count);
+    let mut frontends = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
         frontends.extend(parse(message, &at.index(index), problems));
     }
     fill_in_families(&mut frontends);
-    (frontends.len() == count).then_some(frontends)
+    (frontends.len() == messages.len()).then_some(frontends)
 }
 
 /// Node ports still without a family: those of the service's addresses, both if it has none.
@@ -83,10 +77,6 @@ fn parse(message: &v1::Frontend, at: &Path<'_>, problems: &mut Problems) -> Opti
 
 fn parse_vip(text: &str, at: &Path<'_>, problems: &mut Problems) -> Option<IpAddr> {
     match scalar::address(text) {
-        Ok(address) if address.is_unspecified() => problems.invalid(
-            at,
-            format!("{address} is no address that a packet can be sent to; for all of this node's, use node_port"),
-        ),
         Ok(address) => Some(address),
         Err(why) => problems.invalid(at, why),
     }
@@ -94,16 +84,11 @@ fn parse_vip(text: &str, at: &Path<'_>, problems: &mut Problems) -> Option<IpAdd
 
 fn parse_ports(message: &v1::Frontend, at: &Path<'_>, problems: &mut Problems) -> Option<PortRange> {
     let first = scalar::port(message.port, &at.field("port"), problems);
-    let last = scalar::port_or_zero(message.port_end, &at.field("port_end"), problems);
-    let (first, last) = (first?, last?);
-    if last == 0 {
-        return Some(PortRange::one(first));
-    }
-    if last < first {
-        let why = format!("{last} is below `port` ({first}); it is the last port of the range, or left out");
-        return problems.invalid(&at.field("port_end"), why);
-    }
-    Some(PortRange { first, last })
+    let last = scalar::port(message.port_end, &at.field("port_end"), problems);
+    Some(match (first?, last?) {
+        (first, 0) => PortRange::one(first),
+        (first, last) => PortRange { first, last },
+    })
 }
 
 fn parse_node_port(message: &v1::NodePort, at: &Path<'_>, problems: &mut Problems) -> Option<NodePort> {

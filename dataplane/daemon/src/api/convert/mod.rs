@@ -1,8 +1,8 @@
 //! Messages of `vipd.v1` into values of the model, and back: one file per topic, each with `parse` (message → value,
 //! checked) and `message` (value → message, every default filled in).
 //!
-//! `parse` looks at one message only: forms, ranges, enum numbers. What depends on the state, or on other messages, is
-//! for the model. It collects every problem with its field path instead of stopping at the first. No I/O, no clock.
+//! `parse` refuses what is no value at all: text that is no address, numbers that are no port, unknown enum numbers.
+//! Whether a value is acceptable, and fits the state, is for the model. It collects every problem with its field path instead of stopping at the first. No I/O, no clock.
 
 pub mod endpoint;
 pub mod engine;

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use vipd_model::command::{Mode, Operation};
+use vipd_model::limits::NOTE_BYTES;
 use vipd_model::problem::Refused;
 use vipd_model::{OwnerName, Revision, Wait};
 use vipd_proto::v1;
 
 use super::path::{Path, Problems};
 use super::{endpoint, scalar, scheduler, service};
-use crate::api::limits::{NOTE_BYTES, OPERATIONS_PER_APPLY};
 
 /// What a write says beside its change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -134,16 +134,12 @@ pub fn parse_operations(
     problems: &mut Problems,
 ) -> Option<Operations> {
     let at = Path::Root.field("operations");
-    if messages.len() > OPERATIONS_PER_APPLY {
-        let count = messages.len();
-        return problems.limit(&at, format!("has {count} operations; the most in one call is {OPERATIONS_PER_APPLY}"));
-    }
     let mut operations = Operations::default();
     for (index, message) in messages.into_iter().enumerate() {
         let (owner, name) = named(&message, default);
         let mut own = Problems::new();
         let operation = parse_operation(message, default, &at.index(index), &mut own);
-        // Within OPERATIONS_PER_APPLY.
+        // A request of 16 MiB holds fewer.
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         match own.into_result(operation) {
             Ok(operation) => {

@@ -1,19 +1,10 @@
 //! Owners: lease, network, restart policy.
 
-use std::time::Duration;
-
-use vipd_model::{Lease, LeaseExpiry, Network, Owner, OwnerName, ProblemCode, Restart};
+use vipd_model::{Lease, LeaseExpiry, Network, Owner, OwnerName, Restart};
 use vipd_proto::v1;
 
 use super::path::{Path, Problems};
-use super::scalar::{self, Span, quoted};
-use crate::api::limits::PREFIXES_MOST;
-
-/// Longest lease.
-const LEASE_MOST: Duration = Duration::from_secs(7 * 24 * 3600);
-
-/// Longest name of an interface, in bytes: IFNAMSIZ without its zero byte (`linux/if.h`).
-const INTERFACE_NAME_MAX: usize = 15;
+use super::scalar;
 
 /// An owner's settings.
 pub fn parse(message: v1::Owner, default: &OwnerName, at: &Path<'_>, problems: &mut Problems) -> Option<Owner> {
@@ -30,8 +21,7 @@ pub fn parse(message: v1::Owner, default: &OwnerName, at: &Path<'_>, problems: &
         v1::owner::Restart::Unspecified | v1::owner::Restart::Restore => Restart::Restore,
         v1::owner::Restart::AwaitSync => Restart::AwaitSync,
     });
-    let span = Span { least: Duration::from_secs(1), most: scalar::YEAR };
-    let restore_max_age = scalar::duration(message.restore_max_age, span, &at.field("restore_max_age"), problems);
+    let restore_max_age = scalar::duration(message.restore_max_age, &at.field("restore_max_age"), problems);
     Some(Owner {
         name: name?,
         lease: lease?,
@@ -43,9 +33,8 @@ pub fn parse(message: v1::Owner, default: &OwnerName, at: &Path<'_>, problems: &
 }
 
 fn parse_lease(message: &v1::Lease, at: &Path<'_>, problems: &mut Problems) -> Option<Lease> {
-    let span = Span { least: Duration::from_secs(1), most: LEASE_MOST };
     let ttl = match message.ttl {
-        Some(_) => scalar::duration(message.ttl, span, &at.field("ttl"), problems).flatten(),
+        Some(_) => scalar::duration(message.ttl, &at.field("ttl"), problems).flatten(),
         None => problems.invalid(&at.field("ttl"), "is missing; give 1 s to 7 d, or leave out the lease"),
     };
     let on_expiry = scalar::known(message.on_expiry, &at.field("on_expiry"), problems).map(|value| match value {
@@ -57,52 +46,13 @@ fn parse_lease(message: &v1::Lease, at: &Path<'_>, problems: &mut Problems) -> O
 
 fn parse_network(message: v1::Network, at: &Path<'_>, problems: &mut Problems) -> Option<Network> {
     let local_sources = scalar::prefixes(&message.local_sources, &at.field("local_sources"), problems);
-    let interfaces = parse_interfaces(message.local_source_interfaces, &at.field("local_source_interfaces"), problems);
     let virtual_ranges = scalar::prefixes(&message.virtual_ranges, &at.field("virtual_ranges"), problems);
     Some(Network {
         local_sources: local_sources?,
-        local_source_interfaces: interfaces?,
+        local_source_interfaces: message.local_source_interfaces,
         virtual_ranges: virtual_ranges?,
         source_nat_all: message.source_nat_all,
     })
-}
-
-/// Names of interfaces, or the beginning of names with `*` behind: sorted, without duplicates.
-fn parse_interfaces(names: Vec<String>, at: &Path<'_>, problems: &mut Problems) -> Option<Vec<String>> {
-    if names.len() > PREFIXES_MOST {
-        return problems.limit(at, format!("has {} interfaces; the most is {PREFIXES_MOST}", names.len()));
-    }
-    let mut kept = Vec::with_capacity(names.len());
-    let count = names.len();
-    for (index, name) in names.into_iter().enumerate() {
-        match check_interface(&name) {
-            Ok(()) => kept.push(name),
-            Err(why) => problems.add(ProblemCode::Invalid, &at.index(index), why),
-        }
-    }
-    let all_good = kept.len() == count;
-    kept.sort();
-    kept.dedup();
-    all_good.then_some(kept)
-}
-
-/// The kernel's rule for names (`dev_valid_name` in net/core/dev.c), and `*` at the end only.
-fn check_interface(name: &str) -> Result<(), String> {
-    let stem = name.strip_suffix('*').unwrap_or(name);
-    let strange = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '*' | '"' | '\\');
-    if stem.is_empty() {
-        return Err("names no interface; give a name such as cni0, or a beginning such as veth*".to_owned());
-    }
-    if stem.len() > INTERFACE_NAME_MAX {
-        return Err(format!("{} is too long; an interface has {INTERFACE_NAME_MAX} bytes at most", quoted(name)));
-    }
-    if stem.contains(strange) || stem == "." || stem == ".." {
-        return Err(format!(
-            "{} cannot be an interface; give a name such as cni0, or a beginning such as veth*",
-            quoted(name)
-        ));
-    }
-    Ok(())
 }
 
 /// An owner's settings as replies show them.

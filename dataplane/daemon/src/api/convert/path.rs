@@ -2,12 +2,9 @@
 
 use std::fmt;
 
+use vipd_model::limits::PROBLEMS;
 use vipd_model::problem::Rejection;
 use vipd_model::{Problem, ProblemCode};
-
-/// The most problems listed for one request; the rest is counted. Keeps the answer to a list of 60,000 bad endpoints
-/// well under the limit of a reply.
-pub const PROBLEMS_MOST: usize = 100;
 
 /// A place in a message, as a chain on the stack: it costs nothing until a problem needs its text.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +42,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// What is wrong with a message: the first [`PROBLEMS_MOST`], and how many more.
+/// What is wrong with a message: the first [`PROBLEMS`], and how many more.
 #[derive(Clone, Debug, Default)]
 pub struct Problems {
     list: Vec<Problem>,
@@ -61,7 +58,7 @@ impl Problems {
 
     /// One more.
     pub fn add(&mut self, code: ProblemCode, at: &Path<'_>, message: impl Into<String>) {
-        if self.list.len() < PROBLEMS_MOST {
+        if self.list.len() < PROBLEMS {
             self.list.push(Problem::new(code, at.to_string(), message));
         } else {
             self.more += 1;
@@ -74,16 +71,10 @@ impl Problems {
         None
     }
 
-    /// A published limit that is passed.
-    pub fn limit<T>(&mut self, at: &Path<'_>, message: impl Into<String>) -> Option<T> {
-        self.add(ProblemCode::Limit, at, message);
-        None
-    }
-
     /// Those that another conversion found.
     pub fn extend(&mut self, problems: impl IntoIterator<Item = Problem>) {
         for problem in problems {
-            if self.list.len() < PROBLEMS_MOST {
+            if self.list.len() < PROBLEMS {
                 self.list.push(problem);
             } else {
                 self.more += 1;

@@ -4,13 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use vipd_model::name::NAME_MAX;
 use vipd_model::{Millis, OwnerName, ProblemCode, ServiceKey, ServiceName};
 
 use super::path::{Path, Problems};
-use crate::api::limits::PREFIXES_MOST;
-
-/// Longest free text that no field rules otherwise: group, target, a label's name or value.
-pub const TEXT_MAX: usize = 253;
 
 /// A text from a caller as an answer may quote it: in quotes, escaped, cut after 60 characters, so that no answer, log
 /// line or terminal carries what a stranger sent at length.
@@ -26,7 +23,8 @@ pub fn quoted(text: &str) -> String {
 /// A name from a caller for a report of what was refused: as sent, but no longer than a name may be.
 #[must_use]
 pub fn cut(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT_MAX)].to_owned()
+    let end = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= NAME_MAX).last();
+    text[..end.unwrap_or_default()].to_owned()
 }
 
 /// An address, strictly: one form for IPv4, no mapped addresses, no zones. The reason says what to write instead.
@@ -117,9 +115,6 @@ pub fn prefix(text: &str) -> Result<IpNet, String> {
 
 /// A list of prefixes: sorted, without duplicates.
 pub fn prefixes(texts: &[String], at: &Path<'_>, problems: &mut Problems) -> Option<Vec<IpNet>> {
-    if texts.len() > PREFIXES_MOST {
-        return problems.limit(at, format!("has {} prefixes; the most is {PREFIXES_MOST}", texts.len()));
-    }
     let mut nets = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
         match prefix(text) {
@@ -139,20 +134,11 @@ pub fn prefixes_message(nets: &[IpNet]) -> Vec<String> {
     nets.iter().map(ToString::to_string).collect()
 }
 
-/// A port that must be one.
+/// A port; whether it may be 0 is for the model.
 pub fn port(number: u32, at: &Path<'_>, problems: &mut Problems) -> Option<u16> {
     match u16::try_from(number) {
-        Ok(0) => problems.invalid(at, "is missing; give a port from 1 to 65535"),
         Ok(port) => Some(port),
         Err(_) => problems.invalid(at, format!("{number} is no port; give one from 1 to 65535")),
-    }
-}
-
-/// A port where 0 has a meaning of its own.
-pub fn port_or_zero(number: u32, at: &Path<'_>, problems: &mut Problems) -> Option<u16> {
-    match u16::try_from(number) {
-        Ok(port) => Some(port),
-        Err(_) => problems.invalid(at, format!("{number} is no port; give one from 1 to 65535, or leave it out")),
     }
 }
 
@@ -167,56 +153,17 @@ where
     }
 }
 
-/// The bounds of a duration, both inclusive.
-#[derive(Clone, Copy, Debug)]
-pub struct Span {
-    /// Shortest.
-    pub least: Duration,
-    /// Longest.
-    pub most: Duration,
-}
-
-/// One year: the longest drain, idle time-out or age. Long enough for everybody, short enough for arithmetic.
-pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// A duration within bounds; absent stays absent.
+/// A duration; absent stays absent. Whether it is too short or too long is for the model.
 pub fn duration(
     message: Option<pbjson_types::Duration>,
-    span: Span,
     at: &Path<'_>,
     problems: &mut Problems,
 ) -> Option<Option<Duration>> {
     let Some(message) = message else { return Some(None) };
-    let parts = u64::try_from(message.seconds).ok().zip(u32::try_from(message.nanos).ok());
-    let value = match parts {
-        Some((seconds, nanos)) if nanos < 1_000_000_000 => Duration::new(seconds, nanos),
-        Some(_) => return problems.invalid(at, format!("has {} nanoseconds; give 0 to 999999999", message.nanos)),
-        None => {
-            return problems.invalid(at, format!("is negative; give {} to {}", Short(span.least), Short(span.most)));
-        }
-    };
-    if value < span.least || value > span.most {
-        let (least, most) = (Short(span.least), Short(span.most));
-        return problems.invalid(at, format!("is {}; give {least} to {most}", Short(value)));
-    }
-    Some(Some(value))
-}
-
-/// A duration as people say it.
-#[derive(Clone, Copy, Debug)]
-pub struct Short(pub Duration);
-
-impl std::fmt::Display for Short {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let seconds = self.0.as_secs();
-        match (seconds, self.0.subsec_nanos()) {
-            (0, 0) => f.write_str("0 s"),
-            (_, 0) if seconds % 86_400 == 0 => write!(f, "{} d", seconds / 86_400),
-            (_, 0) if seconds % 3_600 == 0 => write!(f, "{} h", seconds / 3_600),
-            (_, 0) => write!(f, "{seconds} s"),
-            (0, _) => write!(f, "{} ms", self.0.as_secs_f64() * 1_000.0),
-            _ => write!(f, "{} s", self.0.as_secs_f64()),
-        }
+    match (u64::try_from(message.seconds), u32::try_from(message.nanos)) {
+        (Ok(seconds), Ok(nanos)) if nanos < 1_000_000_000 => Some(Some(Duration::new(seconds, nanos))),
+        (Ok(_), Ok(nanos)) => problems.invalid(at, format!("has {nanos} nanoseconds; give 0 to 999999999")),
+        _ => problems.invalid(at, "is negative; give a time that lies ahead, such as \"30s\""),
     }
 }
 

@@ -13,12 +13,7 @@ pub fn parse(message: &v1::Scheduler, at: &Path<'_>, problems: &mut Problems) ->
         v1::scheduler::Fallback::Unspecified | v1::scheduler::Fallback::Refused => Fallback::Refused,
         v1::scheduler::Fallback::Nearest => Fallback::Nearest,
     });
-    let algorithm = algorithm?;
-    if message.hash_source_port && !matches!(algorithm, Algorithm::Sh | Algorithm::Mh) {
-        return problems
-            .invalid(&at.field("hash_source_port"), "goes with the algorithms SH and MH; leave it out here");
-    }
-    Some(Scheduler { algorithm, hash_source_port: message.hash_source_port, fallback: fallback? })
+    Some(Scheduler { algorithm: algorithm?, hash_source_port: message.hash_source_port, fallback: fallback? })
 }
 
 /// A scheduler as replies show it.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use vipd_model::limits::LABEL_BYTES;
 use vipd_model::{
     ClientAffinity, Contest, Definition, Drain, HealthCheck, NoEndpoints, OwnerName, Probe, ProxyProtocol, Scheduler,
     Service, ServiceKey,
@@ -10,9 +11,8 @@ use vipd_model::{
 use vipd_proto::v1;
 
 use super::path::{Path, Problems};
-use super::scalar::{self, Span, TEXT_MAX};
+use super::scalar;
 use super::{endpoint, engine, frontend, scheduler};
-use crate::api::limits::LABELS_MOST;
 
 /// Affinity that names no time-out: three hours, Kubernetes' default for `ClientIP`.
 const AFFINITY_TIMEOUT: Duration = Duration::from_secs(3 * 3600);
@@ -47,7 +47,7 @@ pub fn parse_definition(message: v1::Service, at: &Path<'_>, problems: &mut Prob
         None => Some(None),
         Some(affinity) => parse_affinity(affinity, &at.field("client_affinity"), problems).map(Some),
     };
-    let group = scalar::text(message.group, TEXT_MAX, &at.field("group"), problems);
+    let group = scalar::text(message.group, LABEL_BYTES, &at.field("group"), problems);
     let labels = parse_labels(message.labels, &at.field("labels"), problems);
     let on_no_endpoints =
         parse_refusal(message.on_no_endpoints, NoEndpoints::Reject, &at.field("on_no_endpoints"), problems);
@@ -62,14 +62,13 @@ pub fn parse_definition(message: v1::Service, at: &Path<'_>, problems: &mut Prob
             v1::service::Contest::Unspecified | v1::service::Contest::Refuse => Contest::Refuse,
             v1::service::Contest::Wait => Contest::Wait,
         });
-    let health_port = scalar::port_or_zero(message.health_port, &at.field("health_port"), problems);
+    let health_port = scalar::port(message.health_port, &at.field("health_port"), problems);
     let health_check = match message.health_check {
         None => Some(None),
         Some(check) => parse_health_check(check, &at.field("health_check"), problems).map(Some),
     };
     let engine = engine::parse(message.engine, &at.field("engine"), problems);
-    let span = Span { least: Duration::from_secs(1), most: scalar::YEAR };
-    let idle_timeout = scalar::duration(message.idle_timeout, span, &at.field("idle_timeout"), problems);
+    let idle_timeout = scalar::duration(message.idle_timeout, &at.field("idle_timeout"), problems);
     let proxy_protocol = parse_proxy_protocol(message.proxy_protocol, &at.field("proxy_protocol"), problems);
     Some(Definition {
         protocol: protocol?,
@@ -120,25 +119,21 @@ fn parse_labels(
     at: &Path<'_>,
     problems: &mut Problems,
 ) -> Option<BTreeMap<String, String>> {
-    if labels.len() > LABELS_MOST {
-        return problems.limit(at, format!("has {} labels; the most is {LABELS_MOST}", labels.len()));
-    }
     let count = labels.len();
     let mut kept = BTreeMap::new();
     for (name, value) in labels {
         if name.is_empty() {
             problems.invalid(at, "has a label without a name; every label needs one")?;
         }
-        let name = scalar::text(name, TEXT_MAX, at, problems);
-        let value = scalar::text(value, TEXT_MAX, at, problems);
+        let name = scalar::text(name, LABEL_BYTES, at, problems);
+        let value = scalar::text(value, LABEL_BYTES, at, problems);
         kept.extend(name.zip(value));
     }
     (kept.len() == count).then_some(kept)
 }
 
 fn parse_affinity(message: &v1::ClientAffinity, at: &Path<'_>, problems: &mut Problems) -> Option<ClientAffinity> {
-    let span = Span { least: Duration::from_secs(1), most: Duration::from_secs(24 * 3600) };
-    let timeout = scalar::duration(message.timeout, span, &at.field("timeout"), problems);
+    let timeout = scalar::duration(message.timeout, &at.field("timeout"), problems);
     let prefix_v4 = scalar::within(message.prefix_v4.unwrap_or(32), 32, &at.field("prefix_v4"), problems);
     let prefix_v6 = scalar::within(message.prefix_v6.unwrap_or(128), 128, &at.field("prefix_v6"), problems);
     Some(ClientAffinity { timeout: timeout?.unwrap_or(AFFINITY_TIMEOUT), prefix_v4: prefix_v4?, prefix_v6: prefix_v6? })
@@ -149,14 +144,13 @@ fn parse_health_check(message: v1::HealthCheck, at: &Path<'_>, problems: &mut Pr
     fn in_a_row(number: u32, default: u32, at: &Path<'_>, problems: &mut Problems) -> Option<u32> {
         if number == 0 { Some(default) } else { scalar::within(number, 100, at, problems) }
     }
-    let span = Span { least: Duration::from_millis(100), most: Duration::from_secs(3600) };
     let probe = match message.probe {
         Some(v1::health_check::Probe::Tcp(_)) => Some(Probe::Tcp),
         Some(v1::health_check::Probe::Http(http)) => parse_http_probe(http, &at.field("http"), problems),
         None => problems.invalid(at, "has no probe; give `tcp: {}` or `http: {path: \"/\"}`"),
     };
-    let interval = scalar::duration(message.interval, span, &at.field("interval"), problems);
-    let timeout = scalar::duration(message.timeout, span, &at.field("timeout"), problems);
+    let interval = scalar::duration(message.interval, &at.field("interval"), problems);
+    let timeout = scalar::duration(message.timeout, &at.field("timeout"), problems);
     let rise = in_a_row(message.rise, 2, &at.field("rise"), problems);
     let fall = in_a_row(message.fall, 3, &at.field("fall"), problems);
     Some(HealthCheck {
@@ -173,13 +167,13 @@ fn parse_http_probe(message: v1::health_check::Http, at: &Path<'_>, problems: &m
     let path = match message.path.as_str() {
         "" => Some("/".to_owned()),
         text if text.starts_with('/') && !text.contains(' ') => {
-            scalar::text(message.path, TEXT_MAX, &at.field("path"), problems)
+            scalar::text(message.path, LABEL_BYTES, &at.field("path"), problems)
         }
         text => problems
             .invalid(&at.field("path"), format!("{} must begin with a slash and have no spaces", scalar::quoted(text))),
     };
-    let host = scalar::text(message.host, TEXT_MAX, &at.field("host"), problems);
-    let port = scalar::port_or_zero(message.port, &at.field("port"), problems);
+    let host = scalar::text(message.host, LABEL_BYTES, &at.field("host"), problems);
+    let port = scalar::port(message.port, &at.field("port"), problems);
     Some(Probe::Http { path: path?, host: host?, port: port? })
 }
 

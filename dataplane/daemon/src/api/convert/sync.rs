@@ -56,7 +56,7 @@ pub fn parse_begin(message: v1::SyncBegin, default: &OwnerName, problems: &mut P
 }
 
 /// A service of the Sync, the `index`th from 0; refused alone if it cannot be converted. Field paths begin with
-/// `declare`, as each step is a message of its own.
+/// `declare[index]`.
 ///
 /// # Errors
 /// The refusal, for the list in the reply.
@@ -74,6 +74,7 @@ pub fn parse_declare(message: v1::Declare, index: u32, owner: &OwnerName) -> Res
 
 fn convert_declare(message: v1::Declare, index: u32, owner: &OwnerName, problems: &mut Problems) -> Option<Declare> {
     let at = &Path::Root.field("declare");
+    let at = &at.index(index as usize);
     let endpoints = endpoint::parse_list(&message.endpoints, &at.field("endpoints"), problems);
     let Some(service) = message.service else {
         return problems.invalid(&at.field("service"), "is missing; give at least its name");
