@@ -181,6 +181,6 @@ impl Picker {
 }
 
 /// Shares where one member gets everything.
-fn one(member: Option<usize>, members: usize) -> Vec<f64> {
+pub(crate) fn one(member: Option<usize>, members: usize) -> Vec<f64> {
     (0..members).map(|index| if Some(index) == member { 1.0 } else { 0.0 }).collect()
 }
