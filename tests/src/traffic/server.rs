@@ -44,6 +44,9 @@ struct Shared {
 }
 
 impl Server {
+    /// As a name: "call yourself by the address that was called". For one TCP server on many addresses.
+    pub const BY_ADDRESS: &str = "";
+
     /// Serves on `host`, named `name`.
     ///
     /// # Errors
@@ -130,7 +133,8 @@ fn accept(listener: &TcpListener, name: &str, shared: &Arc<Shared>) {
         let id = shared.next.fetch_add(1, Ordering::Relaxed);
         let Ok(copy) = stream.try_clone() else { continue };
         shared.open().insert(id, copy);
-        let (name, shared) = (name.to_owned(), Arc::clone(shared));
+        let called = stream.local_addr().map(|address| address.ip().to_string()).unwrap_or_default();
+        let (name, shared) = (if name.is_empty() { called } else { name.to_owned() }, Arc::clone(shared));
         thread::spawn(move || {
             let _ = serve(&stream, peer, &name);
             let _ = stream.shutdown(Shutdown::Both);

@@ -20,6 +20,7 @@ pub struct Tally {
     sources: BTreeSet<IpAddr>,
     order: Vec<String>,
     slowest: Duration,
+    answered: u64,
 }
 
 impl Tally {
@@ -28,6 +29,7 @@ impl Tally {
         let word = outcome.word().to_owned();
         *self.counts.entry(word.clone()).or_default() += 1;
         self.order.push(word);
+        self.answered += u64::from(outcome.by().is_some());
         self.sources.extend(outcome.seen());
         if let Outcome::Refused { after } | Outcome::Answered { after, .. } = outcome {
             self.slowest = self.slowest.max(*after);
@@ -44,6 +46,12 @@ impl Tally {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.counts.values().sum()
+    }
+
+    /// Attempts that some server answered.
+    #[must_use]
+    pub const fn answered(&self) -> u64 {
+        self.answered
     }
 
     /// The words in the order in which they happened.
