@@ -1,3 +1,4 @@
 //! The vipd daemon as a library.
 
 pub mod api;
+pub mod reconcile;

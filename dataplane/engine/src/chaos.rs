@@ -189,6 +189,10 @@ impl<E: Engine> Steps for ChaosEngine<E> {
         self.engine.apply(operations, numbers)
     }
 
+    fn disturbed(&mut self) -> bool {
+        self.engine.disturbed()
+    }
+
     fn stale_flows(&self, operations: &[Operation<E::Key, E::Value>]) -> Vec<FlowFilter> {
         self.engine.stale_flows(operations)
     }

@@ -73,6 +73,12 @@ pub trait Steps: Send {
         numbers: &mut Assignments,
     ) -> Result<(), ApplyError>;
 
+    /// Cheap: whether somebody else may have written to what we program since we last read or wrote it. An engine that
+    /// has no cheap way says no, and is read back in full from time to time.
+    fn disturbed(&mut self) -> bool {
+        false
+    }
+
     /// UDP flows that these operations, once applied, have made stale. Pure.
     fn stale_flows(&self, operations: &[Operation<Self::Key, Self::Value>]) -> Vec<FlowFilter> {
         let _ = operations;

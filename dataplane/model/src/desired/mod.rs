@@ -44,6 +44,13 @@ pub struct Desired {
     limits: Limits,
 }
 
+/// A state to come back to.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    revision: Revision,
+    default_engine: Option<EngineKind>,
+}
+
 impl Desired {
     /// Nothing declared yet.
     #[must_use]
@@ -104,6 +111,34 @@ impl Desired {
         if delta.changed() {
             self.revision = delta.revision;
         }
+    }
+
+    /// The state as it is now, to come back to with [`Self::revert`].
+    #[must_use]
+    pub fn mark(&self) -> Mark {
+        Mark { revision: self.revision, default_engine: self.default_engine }
+    }
+
+    /// Takes back the Deltas applied since `mark`, newest first: they could not be stored, or were only asked about.
+    pub fn revert<'a>(&mut self, newest_first: impl IntoIterator<Item = &'a Delta>, mark: Mark) {
+        for delta in newest_first {
+            for change in delta.services.iter().rev() {
+                self.digest.service(change.after.as_deref(), change.before.as_deref());
+                match &change.before {
+                    Some(before) => self.catalog.insert(Arc::clone(before)),
+                    None => self.catalog.remove(&change.key),
+                }
+            }
+            for change in delta.owners.iter().rev() {
+                self.digest.owner(change.after.as_deref(), change.before.as_deref());
+                match &change.before {
+                    Some(before) => self.owners.insert(change.name.clone(), Arc::clone(before)),
+                    None => self.owners.remove(&change.name),
+                };
+            }
+        }
+        self.revision = mark.revision;
+        self.default_engine = mark.default_engine;
     }
 
     /// The newest accepted change.

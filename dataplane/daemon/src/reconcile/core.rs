@@ -1,0 +1,285 @@
+//! The state of the node as the API sees it. The reconciler alone writes it, in short sections; readers take the read
+//! lock, copy what they need (values are shared by `Arc`) and let go.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use vipd_engine::Node;
+use vipd_model::select::{Selected, Serve};
+use vipd_model::{
+    Algorithm, Desired, EndpointState, EngineKind, Millis, Network, OwnerName, OwnerRecord, Problem, ProblemCode,
+    Revision, Revisions, Service, ServiceKey,
+};
+
+use super::changes::Changes;
+use super::journal::{Event, EventKind, Journal};
+use super::track::{ServiceState, Tracks};
+
+/// Why objects in the kernel that nobody declared are kept for now.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hold {
+    /// Started without a store over a kernel that has objects of ours.
+    Unknown,
+    /// This owner has to send its whole state first.
+    Owner(OwnerName),
+    /// The stored state is being programmed.
+    Starting,
+}
+
+/// Counts since the start, for metrics.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Commands taken in.
+    pub commands: u64,
+    /// Of those, refused.
+    pub refused: u64,
+    /// Transactions of the store.
+    pub commits: u64,
+    /// Batches handed to engines.
+    pub batches: u64,
+    /// Services programmed.
+    pub programmed: u64,
+    /// Attempts that failed.
+    pub failed_attempts: u64,
+    /// Objects found missing, changed or left over.
+    pub drifts: u64,
+    /// Repairs made.
+    pub repairs: u64,
+    /// Seconds from acceptance to in force, as sums for a histogram: see `LATENCY_BUCKETS`.
+    pub latency: [u64; LATENCY_BUCKETS.len() + 1],
+    /// Their sum, in seconds.
+    pub latency_sum: f64,
+}
+
+/// Upper bounds of the programming latency histogram, in seconds.
+pub const LATENCY_BUCKETS: [f64; 12] = [0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+impl Figures {
+    /// Counts one latency.
+    pub fn latency(&mut self, seconds: f64) {
+        let bucket = LATENCY_BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(LATENCY_BUCKETS.len());
+        self.latency[bucket] += 1;
+        self.latency_sum += seconds;
+    }
+}
+
+/// Everything that the API reads.
+pub struct Core {
+    /// What was declared.
+    pub desired: Desired,
+    /// What of it is in force.
+    pub tracks: Tracks,
+    /// For `Watch`.
+    pub changes: Changes,
+    /// For `Events`.
+    pub journal: Journal,
+    /// What services are rendered for.
+    pub node: Arc<Node>,
+    /// Identity of the store.
+    pub epoch: String,
+    /// When this process began to serve.
+    pub started: Millis,
+    /// Why strays are kept; empty: they are not.
+    pub holds: BTreeSet<Hold>,
+    /// Owners whose lease has run out.
+    pub expired: BTreeSet<OwnerName>,
+    /// The store takes no writes, and why.
+    pub store_problem: Option<Problem>,
+    /// An engine or the guard has not answered for long: which, since when.
+    pub stalled: Option<(String, Millis)>,
+    /// Of the host, the store at start, and the engines.
+    pub findings: Vec<Problem>,
+    /// The state declared at start has been tried once.
+    pub ready: bool,
+    /// For metrics.
+    pub figures: Figures,
+}
+
+/// Everything about a service that was not declared.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// Where it stands.
+    pub state: ServiceState,
+    /// Of its parts.
+    pub revisions: Revisions,
+    /// What of it is in force.
+    pub programmed_revision: Revision,
+    /// Since when.
+    pub programmed_at: Option<Millis>,
+    /// What serves it.
+    pub engine: Option<EngineKind>,
+    /// Still carries established flows after a switch.
+    pub draining_engine: Option<EngineKind>,
+    /// What runs.
+    pub algorithm: Option<Algorithm>,
+    /// What a person should know.
+    pub problems: Vec<Problem>,
+    /// Endpoints that may take new flows.
+    pub usable_endpoints: u32,
+    /// READY and local.
+    pub local_ready_endpoints: u32,
+    /// Frontends that another service holds.
+    pub waiting: Vec<u32>,
+}
+
+impl Core {
+    /// The newest revision before which nothing accepted is on its way; failed services do not hold it back.
+    #[must_use]
+    pub fn programmed_revision(&self) -> Revision {
+        match self.tracks.oldest_pending() {
+            Some(oldest) => Revision(oldest.0 - 1),
+            None => self.desired.revision(),
+        }
+    }
+
+    /// Why this service is deliberately not served, if so: its owner's lease, or its restart policy.
+    #[must_use]
+    pub fn withdrawn(&self, key: &ServiceKey) -> Option<Problem> {
+        let record = self.desired.owner(&key.owner)?;
+        if self.holds.contains(&Hold::Owner(key.owner.clone())) && record.last_sync.is_none_or(|at| at < self.started) {
+            let text = format!("owner {} restarts with AWAIT_SYNC and has not synced yet; send a Sync", key.owner);
+            return Some(Problem::new(ProblemCode::NotProgrammed, "", text));
+        }
+        let lease = record.owner.lease?;
+        (self.expired.contains(&key.owner) && lease.on_expiry == vipd_model::LeaseExpiry::Withdraw)
+            .then(|| self.lease_problem(record))
+    }
+
+    /// LEASE_EXPIRED of an owner.
+    #[must_use]
+    pub fn lease_problem(&self, record: &OwnerRecord) -> Problem {
+        let since = self.lease_expires(record);
+        let text = format!("the lease of owner {} has run out; it has to write or RenewLease", record.owner.name);
+        Problem { since, ..Problem::new(ProblemCode::LeaseExpired, "", text) }
+    }
+
+    /// When a lease runs out: a start of the daemon grants a full one.
+    #[must_use]
+    pub fn lease_expires(&self, record: &OwnerRecord) -> Option<Millis> {
+        let ttl = u64::try_from(record.owner.lease?.ttl.as_millis()).unwrap_or(u64::MAX);
+        Some(Millis(record.last_write.max(self.started).0.saturating_add(ttl)))
+    }
+
+    /// What the engines are given for a service, if one of them can serve it.
+    ///
+    /// # Errors
+    /// Why none can.
+    pub fn selected(&self, service: &Arc<Service>) -> Result<(Selected, Vec<Problem>), Problem> {
+        let algorithm = match service.scheduler.algorithm {
+            Algorithm::Default => Algorithm::Rr,
+            other => other,
+        };
+        Ok((vipd_model::select(service, EngineKind::Userspace, algorithm), Vec::new()))
+    }
+
+    /// The status of a declared service.
+    #[must_use]
+    pub fn status(&self, service: &Arc<Service>) -> Status {
+        let track = self.tracks.get(&service.key).cloned().unwrap_or_default();
+        let mut problems = track.notes.clone();
+        problems.extend(track.failure.as_ref().map(|failure| failure.problem.clone()));
+        problems.extend(track.withdrawn.clone());
+        problems.extend(self.contest_problems(service));
+        if track.withdrawn.is_none()
+            && self.expired.contains(&service.key.owner)
+            && let Some(record) = self.desired.owner(&service.key.owner)
+        {
+            problems.push(self.lease_problem(record));
+        }
+        let local_ready = |e: &&vipd_model::Endpoint| e.local && e.state == EndpointState::Ready;
+        Status {
+            state: track.state(),
+            revisions: service.revisions,
+            programmed_revision: track.programmed.as_ref().map_or(Revision(0), |s| s.revisions.newest()),
+            programmed_at: track.programmed_at,
+            engine: track.engine,
+            draining_engine: track.draining_engine,
+            algorithm: track.algorithm,
+            problems,
+            usable_endpoints: usable(service),
+            local_ready_endpoints: u32::try_from(service.endpoints.iter().filter(local_ready).count())
+                .unwrap_or(u32::MAX),
+            waiting: service.waiting.clone(),
+        }
+    }
+
+    fn contest_problems(&self, service: &Service) -> Vec<Problem> {
+        let waiting = service.waiting.iter().filter_map(|index| {
+            let frontend = service.definition.frontends.get(*index as usize)?;
+            let text = format!("{frontend} is held by another service; this service has it when it is free");
+            Some(Problem::new(ProblemCode::FrontendTaken, format!("service.frontends[{index}]"), text))
+        });
+        waiting.collect()
+    }
+
+    /// Services by the engine that serves them.
+    #[must_use]
+    pub fn services_by_engine(&self) -> BTreeMap<EngineKind, u64> {
+        let mut counts = BTreeMap::new();
+        for (_, track) in self.tracks.iter() {
+            if let Some(engine) = track.engine {
+                *counts.entry(engine).or_default() += 1;
+            }
+        }
+        counts
+    }
+
+    /// Writes a line of the journal about a service.
+    pub fn log(
+        &mut self,
+        at: Millis,
+        kind: EventKind,
+        actor: &str,
+        key: &ServiceKey,
+        revision: Revision,
+        text: String,
+    ) {
+        self.journal.push(Event {
+            sequence: 0,
+            at,
+            kind,
+            actor: actor.to_owned(),
+            owner: Some(key.owner.clone()),
+            name: Some(key.name.clone()),
+            revision,
+            text,
+        });
+    }
+
+    /// Writes a line of the journal about the node or an owner.
+    pub fn log_node(&mut self, at: Millis, kind: EventKind, actor: &str, owner: Option<&OwnerName>, text: String) {
+        self.journal.push(Event {
+            sequence: 0,
+            at,
+            kind,
+            actor: actor.to_owned(),
+            owner: owner.cloned(),
+            name: None,
+            revision: Revision(0),
+            text,
+        });
+    }
+}
+
+/// What the owners know of the network, together.
+#[must_use]
+pub fn network(desired: &Desired) -> Network {
+    let mut network = Network::default();
+    desired.owners().for_each(|record| network.merge(&record.owner.network));
+    network
+}
+
+/// Endpoints that may take a new flow through some frontend of the service.
+fn usable(service: &Arc<Service>) -> u32 {
+    let selected = vipd_model::select::select(service, EngineKind::Userspace, Algorithm::Rr);
+    let serves = |wanted| move |s: &&vipd_model::FrontendSelection| s.inside == wanted || s.outside == wanted;
+    let any_local = selected.frontends.iter().any(|s| serves(Serve::Local)(&s));
+    let any_all = selected.frontends.iter().any(|s| serves(Serve::All)(&s)) || !any_local;
+    let mut members: BTreeSet<u32> = BTreeSet::new();
+    for (wanted, sets) in [(any_all, &selected.all), (any_local, &selected.local)] {
+        if wanted {
+            members.extend(sets.iter().flat_map(|set| set.members.iter().copied()));
+        }
+    }
+    u32::try_from(members.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,221 @@
+//! Engines and guard behind one face each, so that the reconciler need not know their objects: it speaks of services,
+//! outcomes and text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use vipd_engine::runner::{Change, Drift, Made, Outcome};
+use vipd_engine::{
+    Engine, EngineError, FlowFilter, GuardEntry, GuardInput, Node, Operation, Plan, Runner, ServiceCounters, Steps,
+};
+use vipd_model::feature::Ability;
+use vipd_model::{EngineKind, Problem, Selected, ServiceKey};
+
+use super::worker::Worker;
+
+/// What came of the first half of a batch at a balancer.
+#[derive(Debug, Default)]
+pub struct Balanced {
+    /// One for every service.
+    pub outcomes: Vec<Outcome>,
+    /// What the guard must do for those that succeeded.
+    pub guard: Vec<GuardInput>,
+    /// To be forgotten when all is in force.
+    pub stale: Vec<FlowFilter>,
+}
+
+/// How a kernel change is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// New.
+    Add,
+    /// Otherwise than before.
+    Change,
+    /// Gone.
+    Remove,
+}
+
+/// One kernel change, printed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KernelChange {
+    /// What is done.
+    pub action: Action,
+    /// To what.
+    pub object: String,
+}
+
+/// What balancer and guard have in common.
+pub trait Lane<I>: Send {
+    /// See [`Runner::set_node`].
+    ///
+    /// # Errors
+    /// If it was not applied.
+    fn set_node(&mut self, node: &Arc<Node>) -> Result<Vec<FlowFilter>, Problem>;
+    /// See [`Runner::finish`].
+    fn finish(&mut self, services: &[ServiceKey]) -> Made;
+    /// See [`Runner::check`].
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    fn check(&mut self) -> Result<Vec<Drift>, EngineError>;
+    /// See [`Runner::check_service`].
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    fn check_service(&mut self, service: &ServiceKey) -> Result<Vec<Drift>, EngineError>;
+    /// See [`Steps::disturbed`].
+    fn disturbed(&mut self) -> bool;
+    /// See [`Runner::repair`].
+    fn repair(&mut self) -> Made;
+    /// See [`Runner::release`].
+    ///
+    /// # Errors
+    /// If the strays could not be removed.
+    fn release(&mut self) -> Result<usize, Problem>;
+    /// How many objects are in force.
+    fn object_count(&self) -> usize;
+    /// What a batch would do.
+    fn dry_run(&self, batch: Vec<Change<I>>) -> (Vec<KernelChange>, Vec<Outcome>);
+    /// Removes everything of ours.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    fn cleanup(&mut self) -> Result<u64, EngineError>;
+}
+
+/// A balancer, whatever its objects.
+pub trait Balancer: Lane<Selected> {
+    /// Which engine.
+    fn kind(&self) -> EngineKind;
+    /// What it can do here.
+    fn ability(&self) -> Ability;
+    /// The first half of a batch.
+    fn make(&mut self, batch: Vec<Change<Selected>>) -> Balanced;
+    /// What the guard would be told.
+    fn guard(&self, services: &[Selected]) -> Vec<GuardInput>;
+    /// See [`Engine::counters`].
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError>;
+    /// See [`Engine::findings`].
+    fn findings(&self) -> Vec<Problem>;
+}
+
+/// The guard, whatever its objects.
+pub trait GuardLane: Lane<GuardInput> {
+    /// The first half of a batch.
+    fn make(&mut self, batch: Vec<Change<GuardInput>>) -> Made;
+}
+
+/// Workers by engine.
+pub type Balancers = BTreeMap<EngineKind, Worker<dyn Balancer>>;
+
+impl<S: Steps> Lane<S::Input> for Runner<S> {
+    fn set_node(&mut self, node: &Arc<Node>) -> Result<Vec<FlowFilter>, Problem> {
+        Runner::set_node(self, Node::clone(node))
+    }
+
+    fn finish(&mut self, services: &[ServiceKey]) -> Made {
+        Runner::finish(self, services)
+    }
+
+    fn check(&mut self) -> Result<Vec<Drift>, EngineError> {
+        Runner::check(self)
+    }
+
+    fn check_service(&mut self, service: &ServiceKey) -> Result<Vec<Drift>, EngineError> {
+        Runner::check_service(self, service)
+    }
+
+    fn disturbed(&mut self) -> bool {
+        self.steps_mut().disturbed()
+    }
+
+    fn repair(&mut self) -> Made {
+        Runner::repair(self)
+    }
+
+    fn release(&mut self) -> Result<usize, Problem> {
+        Runner::release(self)
+    }
+
+    fn object_count(&self) -> usize {
+        Runner::object_count(self)
+    }
+
+    fn dry_run(&self, batch: Vec<Change<S::Input>>) -> (Vec<KernelChange>, Vec<Outcome>) {
+        let (plan, outcomes) = Runner::dry_run(self, batch);
+        (printed(&plan), outcomes)
+    }
+
+    fn cleanup(&mut self) -> Result<u64, EngineError> {
+        self.steps_mut().cleanup()
+    }
+}
+
+fn printed<K: std::fmt::Display, V: std::fmt::Display>(plan: &Plan<K, V>) -> Vec<KernelChange> {
+    let print = |operation: &Operation<K, V>| match operation {
+        Operation::Add { key, value } => KernelChange { action: Action::Add, object: format!("{key} {value}") },
+        Operation::Change { key, before, after } => {
+            KernelChange { action: Action::Change, object: format!("{key} {before} → {after}") }
+        }
+        Operation::Remove { key, before } => KernelChange { action: Action::Remove, object: format!("{key} {before}") },
+    };
+    plan.make.iter().chain(&plan.finish).map(print).collect()
+}
+
+impl<E: Engine> Balancer for Runner<E> {
+    fn kind(&self) -> EngineKind {
+        self.steps().kind()
+    }
+
+    fn ability(&self) -> Ability {
+        self.steps().ability()
+    }
+
+    fn make(&mut self, batch: Vec<Change<Selected>>) -> Balanced {
+        let inputs: BTreeMap<ServiceKey, Option<Selected>> = batch.iter().cloned().collect();
+        let made = Runner::make(self, batch);
+        let mut guard = Vec::new();
+        for (key, outcome) in &made.outcomes {
+            if outcome.is_ok()
+                && let Some(Some(selected)) = inputs.get(key)
+            {
+                guard.push(self.guard_input(selected));
+            }
+        }
+        Balanced { outcomes: made.outcomes, guard, stale: made.stale }
+    }
+
+    fn guard(&self, services: &[Selected]) -> Vec<GuardInput> {
+        services.iter().map(|selected| self.guard_input(selected)).collect()
+    }
+
+    fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {
+        self.steps_mut().counters(services)
+    }
+
+    fn findings(&self) -> Vec<Problem> {
+        self.steps().findings()
+    }
+}
+
+/// Names what the guard is asked for by a runner.
+trait GuardAsked {
+    fn guard_input(&self, selected: &Selected) -> GuardInput;
+}
+
+impl<E: Engine> GuardAsked for Runner<E> {
+    fn guard_input(&self, selected: &Selected) -> GuardInput {
+        let mut entries: Vec<GuardEntry> = self.steps().guard(self.node(), selected, self.numbers());
+        entries.sort();
+        GuardInput { key: selected.service.key.clone(), entries }
+    }
+}
+
+impl<G: Steps<Input = GuardInput>> GuardLane for Runner<G> {
+    fn make(&mut self, batch: Vec<Change<GuardInput>>) -> Made {
+        Runner::make(self, batch)
+    }
+}

@@ -1,0 +1,339 @@
+//! The loop. Each turn starts what can be started (a commit, a batch, a cleaning walk, a read-back: at most one of each
+//! under way), then waits for a caller, a result or the clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use vipd_engine::{FlowFilter, Node};
+use vipd_model::desired::Mark;
+use vipd_model::{Desired, Millis, OwnerName, Problem, Revision, ServiceKey};
+
+use super::accept::Taken;
+use super::changes::Changes;
+use super::control::{Ask, Control};
+use super::core::{Core, Figures, Hold, network};
+use super::journal::Journal;
+use super::persist::{Persist, PersistError};
+use super::program::{Item, Lanes, Programmed};
+use super::track::Tracks;
+use super::upkeep::Checked;
+use super::waiters::Waiters;
+use super::worker::{Gone, Worker};
+
+/// Knobs, with the defaults of the configuration.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// First retry of a failed service; doubled each time.
+    pub retry_first: Duration,
+    /// Longest pause between retries.
+    pub retry_most: Duration,
+    /// From one read of the whole kernel to the next.
+    pub check_every: Duration,
+    /// From one cheap look whether somebody else wrote to the kernel to the next.
+    pub poll_every: Duration,
+    /// A batch that lasts longer makes the node unhealthy.
+    pub stalled_after: Duration,
+    /// Services in one batch. Bounds how long a change waits behind a large load.
+    pub batch: usize,
+    /// Events kept.
+    pub journal: usize,
+    /// Owners that must have synced before strays are removed, when there was no store.
+    pub wait_for_owners: BTreeSet<OwnerName>,
+    /// Which of the node's addresses serve node ports; empty: all.
+    pub node_port_addresses: Vec<ipnet::IpNet>,
+    /// What happens to INVALID packets that concern a frontend.
+    pub invalid_packets: vipd_engine::InvalidPackets,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            retry_first: Duration::from_secs(1),
+            retry_most: Duration::from_secs(60),
+            check_every: Duration::from_secs(60),
+            poll_every: Duration::from_millis(250),
+            stalled_after: Duration::from_secs(30),
+            batch: 4096,
+            journal: 10_000,
+            wait_for_owners: BTreeSet::new(),
+            node_port_addresses: Vec::new(),
+            invalid_packets: vipd_engine::InvalidPackets::default(),
+        }
+    }
+}
+
+/// Tells the time of day.
+pub type Clock = Arc<dyn Fn() -> Millis + Send + Sync>;
+
+/// What the reconciler starts from.
+pub struct Start {
+    /// Restored from the store, or empty.
+    pub desired: Desired,
+    /// Identity of the store.
+    pub epoch: String,
+    /// The store was there: what was declared is known to be complete.
+    pub known: bool,
+    /// Takes Deltas.
+    pub persist: Worker<dyn Persist>,
+    /// Takes no Deltas, and why: changes are refused.
+    pub store_problem: Option<Problem>,
+    /// Move packets; they have read the kernel.
+    pub lanes: Lanes,
+    /// How many objects of ours the kernel had.
+    pub kernel_objects: u64,
+    /// Of this node.
+    pub addresses: Vec<std::net::IpAddr>,
+    /// Of the host and of the store.
+    pub findings: Vec<Problem>,
+    /// Tells the time.
+    pub clock: Clock,
+    /// Knobs.
+    pub settings: Settings,
+}
+
+/// Why the loop ended without being told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fatal {
+    /// What it knew of the kernel is lost; a restart reads it back.
+    #[error("a worker thread died; restart to read the kernel back")]
+    Worker(#[from] Gone),
+}
+
+/// Something that was started is done.
+pub(super) enum Done {
+    Committed(Result<Result<(), PersistError>, Gone>),
+    Applied(Result<Programmed, Gone>),
+    NodeSet(Arc<Node>, Result<Result<Vec<FlowFilter>, Problem>, Gone>),
+    Cleaned(Vec<(ServiceKey, Revision)>, Result<Result<(), String>, Gone>),
+    Checked(Result<Checked, Gone>),
+    Released(Option<oneshot::Sender<Result<u64, super::CallError>>>, Result<Result<u64, Problem>, Gone>),
+    Query(Option<Gone>),
+}
+
+/// The one owner of change.
+pub struct Reconciler {
+    pub(super) core: Arc<RwLock<Core>>,
+    asks: mpsc::Receiver<Ask>,
+    pub(super) done: mpsc::UnboundedSender<Done>,
+    done_queue: mpsc::UnboundedReceiver<Done>,
+    changed: watch::Sender<u64>,
+    pub(super) persist: Worker<dyn Persist>,
+    pub(super) lanes: Lanes,
+    pub(super) clock: Clock,
+    pub(super) settings: Settings,
+    /// Taken in and being stored.
+    pub(super) committing: Option<(Vec<Taken>, Mark)>,
+    /// To be programmed with the next batch.
+    pub(super) due: BTreeSet<ServiceKey>,
+    /// Under way, and since when.
+    pub(super) applying: Option<(Vec<Item>, Instant)>,
+    /// The node itself is to be rendered anew, not before then.
+    pub(super) node_due: Option<Instant>,
+    pub(super) setting_node: bool,
+    /// Programmed, with flows still to be forgotten.
+    pub(super) to_clean: (Vec<(ServiceKey, Revision)>, Vec<FlowFilter>),
+    pub(super) cleaning: bool,
+    pub(super) checking: bool,
+    pub(super) last_check: Instant,
+    pub(super) last_poll: Instant,
+    pub(super) waiters: Waiters,
+    /// When a change was accepted, for the latency histogram; only of services that are pending.
+    pub(super) accepted_at: BTreeMap<ServiceKey, Instant>,
+    stopping: Option<oneshot::Sender<()>>,
+}
+
+/// Calls that wait to be taken in; more are made to wait in their own tasks.
+const QUEUE: usize = 4096;
+/// Calls taken in with one commit.
+const INTAKE: usize = 1024;
+
+impl Reconciler {
+    /// Makes the state and its handle. Nothing runs before [`Reconciler::run`].
+    #[must_use]
+    pub fn new(start: Start) -> (Control, Self) {
+        let now = (start.clock)();
+        let newest_session = start.desired.owners().map(|record| record.session).max().unwrap_or(0);
+        let holds = super::upkeep::holds_at_start(&start);
+        let keys: BTreeSet<ServiceKey> = start.desired.services().map(|service| service.key.clone()).collect();
+        let revision = start.desired.revision();
+        let mut tracks = Tracks::default();
+        for service in start.desired.services() {
+            let newest = service.revisions.newest();
+            tracks.update(&service.key, |track| (track.wanted, track.pending_since) = (newest, Some(newest)));
+        }
+        let core = Core {
+            tracks,
+            changes: Changes::new(revision),
+            journal: Journal::new(start.settings.journal),
+            node: Arc::new(Node {
+                network: network(&start.desired),
+                addresses: start.addresses,
+                node_port_addresses: start.settings.node_port_addresses.clone(),
+                invalid_packets: start.settings.invalid_packets,
+            }),
+            desired: start.desired,
+            epoch: start.epoch,
+            started: now,
+            holds,
+            expired: BTreeSet::new(),
+            store_problem: start.store_problem,
+            stalled: None,
+            findings: start.findings,
+            ready: false,
+            figures: Figures::default(),
+        };
+        let core = Arc::new(RwLock::new(core));
+        let (asks_in, asks) = mpsc::channel(QUEUE);
+        let (done, done_queue) = mpsc::unbounded_channel();
+        let (changed, changed_out) = watch::channel(0);
+        let control = Control {
+            asks: asks_in,
+            core: Arc::clone(&core),
+            changed: changed_out,
+            tickets: Arc::new(AtomicU64::new(newest_session)),
+        };
+        let at = Instant::now();
+        let reconciler = Self {
+            core,
+            asks,
+            done,
+            done_queue,
+            changed,
+            persist: start.persist,
+            lanes: start.lanes,
+            clock: start.clock,
+            settings: start.settings,
+            committing: None,
+            due: keys,
+            applying: None,
+            node_due: Some(at),
+            setting_node: false,
+            to_clean: (Vec::new(), Vec::new()),
+            cleaning: false,
+            checking: false,
+            last_check: at,
+            last_poll: at,
+            waiters: Waiters::default(),
+            accepted_at: BTreeMap::new(),
+            stopping: None,
+        };
+        (control, reconciler)
+    }
+
+    /// Runs until it is told to stop, or every handle is gone.
+    ///
+    /// # Errors
+    /// [`Fatal`]: the process must be started again.
+    pub async fn run(mut self) -> Result<(), Fatal> {
+        let mut buffer = Vec::with_capacity(INTAKE);
+        let mut tick = tokio::time::interval(Duration::from_millis(50));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            self.start_what_can();
+            if self.committing.is_none()
+                && let Some(stopped) = self.stopping.take()
+            {
+                let _ = stopped.send(());
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                Some(done) = self.done_queue.recv() => self.take_done(done)?,
+                taken = self.asks.recv_many(&mut buffer, INTAKE), if self.committing.is_none() => {
+                    if taken == 0 {
+                        return Ok(());
+                    }
+                    self.take_asks(&mut buffer);
+                }
+                _ = tick.tick() => self.upkeep(),
+            }
+        }
+    }
+
+    fn start_what_can(&mut self) {
+        if self.applying.is_none() && !self.setting_node && !self.checking {
+            if self.node_due.is_some_and(|at| at <= Instant::now()) {
+                self.start_node();
+            } else if !self.due.is_empty() {
+                self.start_batch();
+            }
+        }
+        if !self.cleaning && !(self.to_clean.0.is_empty() && self.to_clean.1.is_empty()) {
+            self.start_cleaning();
+        }
+    }
+
+    fn take_asks(&mut self, buffer: &mut Vec<Ask>) {
+        let mut commands = Vec::with_capacity(buffer.len());
+        for ask in buffer.drain(..) {
+            match ask {
+                Ask::Submit { command, wait, reply } => commands.push((command, wait, reply)),
+                Ask::Plan { operations, engine, reply } => self.plan(operations, engine, reply),
+                Ask::Verify { service, reply } => self.verify(service, reply),
+                Ask::Counters { services, reply } => self.counters(services, reply),
+                Ask::ReleaseHold { actor, note, reply } => self.release_hold(&actor, &note, reply),
+                Ask::Addresses(addresses) => self.take_addresses(addresses),
+                Ask::Refused { actor, service, text } => self.journal_refused(&actor, service.as_ref(), text),
+                Ask::Stop { reply } => self.stopping = Some(reply),
+            }
+        }
+        if !commands.is_empty() {
+            self.accept(commands);
+        }
+    }
+
+    fn take_done(&mut self, done: Done) -> Result<(), Fatal> {
+        match done {
+            Done::Committed(result) => self.committed(result?),
+            Done::Applied(result) => self.applied(result?),
+            Done::NodeSet(node, result) => self.node_set(&node, result?),
+            Done::Cleaned(services, result) => self.cleaned(services, result?),
+            Done::Checked(result) => self.checked(result?),
+            Done::Released(reply, result) => self.released(reply, result?),
+            Done::Query(gone) => return gone.map_or(Ok(()), |gone| Err(gone.into())),
+        }
+        Ok(())
+    }
+
+    /// Runs something beside the loop; its result comes back as [`Done`].
+    pub(super) fn spawn(&self, work: impl Future<Output = Done> + Send + 'static) {
+        let done = self.done.clone();
+        tokio::spawn(async move {
+            let _ = done.send(work.await);
+        });
+    }
+
+    pub(super) fn write(&self) -> RwLockWriteGuard<'_, Core> {
+        self.core.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn now(&self) -> Millis {
+        (self.clock)()
+    }
+
+    /// Wakes watchers.
+    pub(super) fn announce(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// Whether nothing is under way and nothing is due.
+    pub(super) fn idle(&self) -> bool {
+        self.applying.is_none()
+            && !self.setting_node
+            && self.node_due.is_none()
+            && self.due.is_empty()
+            && !self.cleaning
+            && self.to_clean.0.is_empty()
+            && self.to_clean.1.is_empty()
+    }
+
+    /// Whether strays may be removed now: nobody is waited for.
+    pub(super) fn may_release(&self) -> bool {
+        let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
+        core.holds.iter().all(|hold| *hold == Hold::Starting)
+    }
+}
