@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use vipd_proto::v1::explain_response::Verdict;
 use vipd_proto::v1::scheduler::Algorithm;
-use vipd_proto::v1::{ExplainRequest, ExplainResponse, Feature};
+use vipd_proto::v1::{ExplainRequest, ExplainResponse};
 
 use super::world::{Vantage, World, say};
 use crate::traffic::{Outcome, Tally};
@@ -112,21 +112,23 @@ impl World {
         self.compare_source(said, from, tally)
     }
 
-    /// The source that the back ends saw: the client's own, unless translated. A proxy that cannot keep it always shows
-    /// the node's.
+    /// The source that the back ends saw: the client's own, unless translated. An endpoint that reaches itself never
+    /// sees itself, or its answer would not come back through the node.
     fn compare_source(&self, said: &ExplainResponse, from: Vantage, tally: &Tally) -> Result<()> {
-        let own = self.address(from);
         if from == Vantage::Node {
             return Ok(());
         }
-        let translated = said.source_nat || !self.has(Feature::KeepsSource);
-        let expected = tally.sources().iter().all(|&seen| (seen == own) != translated);
-        ensure!(
-            expected,
-            "translated: {translated} ({}), but the back ends saw {:?} of client {own}",
-            said.source_nat_reason,
-            tally.sources()
-        );
+        let own = self.address(from);
+        for (name, seen) in tally.sources() {
+            let hairpin = self.servers.iter().any(|server| server.name() == name && server.address().ip() == own);
+            let translated = said.source_nat || hairpin;
+            ensure!(
+                (*seen == own) != translated,
+                "source NAT: {} ({}); {name} saw {seen} of client {own}",
+                said.source_nat,
+                said.source_nat_reason
+            );
+        }
         Ok(())
     }
 }

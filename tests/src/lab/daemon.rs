@@ -48,19 +48,27 @@ impl Daemon {
     /// # Errors
     /// When the program is missing, ends, or does not answer in time; its log is in the message.
     pub fn start(lab: &Lab, engine: &str, arguments: &[&str]) -> Result<Self> {
-        let mut daemon = Self::launch(&lab.node, lab.dir(), engine, arguments)?;
+        let mut daemon = Self::launch(&lab.node, lab.dir(), Command::new(vipd_binary()?), engine, arguments)?;
         daemon.wait_until_ready()?;
         Ok(daemon)
     }
 
-    /// Like [`Daemon::start`], but does not wait.
+    /// The same with at most so many file descriptors.
     ///
     /// # Errors
-    /// When the program is missing or cannot be run.
-    pub fn launch(on: &Host, dir: &Path, engine: &str, arguments: &[&str]) -> Result<Self> {
+    /// As [`Daemon::start`].
+    pub fn start_with_descriptors(lab: &Lab, engine: &str, most: u32) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("ulimit -n {most} && exec \"$0\" \"$@\"")]).arg(vipd_binary()?);
+        let mut daemon = Self::launch(&lab.node, lab.dir(), shell, engine, &[])?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    /// Runs `command` with the arguments of a daemon of this lab, and does not wait.
+    fn launch(on: &Host, dir: &Path, mut command: Command, engine: &str, arguments: &[&str]) -> Result<Self> {
         let (socket, log) = (dir.join("vipd.sock"), dir.join("vipd.log"));
         let output = File::options().create(true).append(true).open(&log)?;
-        let mut command = Command::new(vipd_binary()?);
         command
             .arg("--socket")
             .arg(&socket)
@@ -123,6 +131,22 @@ impl Daemon {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         let pid = i32::try_from(self.child.id())?;
         kill(Pid::from_raw(pid), signal).with_context(|| format!("{signal} to vipd"))
+    }
+
+    /// True while the process lives.
+    pub fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Processor time used so far, from `/proc/PID/stat` (fields 14 and 15, in hundredths of a second).
+    ///
+    /// # Errors
+    /// When there is no such process, or no `/proc` that shows it.
+    pub fn processor_time(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let (_, after_name) = stat.rsplit_once(')').context("unexpected /proc/PID/stat")?;
+        let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<Result<u64, _>>()?;
+        Ok(Duration::from_millis(ticks * 10))
     }
 
     /// `kill -9`, at whatever it is doing.

@@ -17,7 +17,7 @@ pub const SIGNIFICANCE: f64 = 1e-5;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     counts: BTreeMap<String, u64>,
-    sources: BTreeSet<IpAddr>,
+    sources: BTreeSet<(String, IpAddr)>,
     order: Vec<String>,
     slowest: Duration,
     answered: u64,
@@ -30,7 +30,7 @@ impl Tally {
         *self.counts.entry(word.clone()).or_default() += 1;
         self.order.push(word);
         self.answered += u64::from(outcome.by().is_some());
-        self.sources.extend(outcome.seen());
+        self.sources.extend(outcome.by().map(str::to_owned).zip(outcome.seen()));
         if let Outcome::Refused { after } | Outcome::Answered { after, .. } = outcome {
             self.slowest = self.slowest.max(*after);
         }
@@ -60,10 +60,16 @@ impl Tally {
         &self.order
     }
 
-    /// Every source address that a server saw.
+    /// Which server saw which source address.
     #[must_use]
-    pub const fn sources(&self) -> &BTreeSet<IpAddr> {
+    pub const fn sources(&self) -> &BTreeSet<(String, IpAddr)> {
         &self.sources
+    }
+
+    /// True if some server saw this source address.
+    #[must_use]
+    pub fn was_seen(&self, source: IpAddr) -> bool {
+        self.sources.iter().any(|(_, seen)| *seen == source)
     }
 
     /// The slowest answer or refusal.

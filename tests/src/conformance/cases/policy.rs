@@ -134,7 +134,6 @@ fn always_translated(world: &mut World) -> Result<()> {
 fn sees(world: &World, to: (std::net::IpAddr, u16), the_client: bool) -> Result<()> {
     let tally = world.check(Vantage::Client, to, 6)?;
     let own = world.address(Vantage::Client);
-    let kept = tally.sources().iter().all(|&seen| seen == own);
-    ensure!(kept == the_client, "the back ends saw {:?} of client {own}", tally.sources());
+    ensure!(tally.was_seen(own) == the_client, "the back ends saw {:?} of client {own}", tally.sources());
     Ok(())
 }
