@@ -1,4 +1,5 @@
 //! The vipd daemon as a library.
 
 pub mod api;
+pub mod config;
 pub mod reconcile;

@@ -4,4 +4,6 @@
 //! Read [`convert`] for the messages, [`limits`] for the sizes.
 
 pub mod convert;
+pub mod identity;
 pub mod limits;
+pub mod status;

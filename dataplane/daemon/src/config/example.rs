@@ -65,14 +65,20 @@ mod tests {
 
     /// Takes the comment sign from lines that hold a key.
     fn uncommented(text: &str) -> String {
-        let key = |line: &str| line.strip_prefix('#').filter(|l| l.starts_with(|c: char| c.is_ascii_lowercase() || c == '['));
+        fn key(line: &str) -> Option<&str> {
+            line.strip_prefix('#').filter(|rest| rest.starts_with(|c: char| c.is_ascii_lowercase() || c == '['))
+        }
         text.lines().map(|line| key(line).unwrap_or(line)).collect::<Vec<_>>().join("\n")
     }
 
     #[test]
     fn the_example_has_every_key_with_its_default() {
         let text = example();
-        assert_eq!(Config::parse(&text, "example", &Sources::default()).unwrap(), Config::default(), "as it is: nothing");
+        assert_eq!(
+            Config::parse(&text, "example", &Sources::default()).unwrap(),
+            Config::default(),
+            "as it is: nothing"
+        );
         let full = Config::parse(&uncommented(&text), "example", &Sources::default());
         let full = full.unwrap_or_else(|e| panic!("{e}\n{}", uncommented(&text)));
         assert_eq!((full.limits, full.reconcile), (Config::default().limits, Config::default().reconcile));

@@ -79,10 +79,14 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, place: &str, sources: &Sources) -> Result<Self, ConfigError> {
-        let wrong = |error: &config::ConfigError| ConfigError::Value { place: place.to_owned(), message: error.to_string() };
+        let wrong =
+            |error: &config::ConfigError| ConfigError::Value { place: place.to_owned(), message: error.to_string() };
         let file = File::from_str(text, FileFormat::Toml);
-        let in_file: Value =
-            config::Config::builder().add_source(file.clone()).build().and_then(|c| c.try_deserialize()).map_err(|e| wrong(&e))?;
+        let in_file: Value = config::Config::builder()
+            .add_source(file.clone())
+            .build()
+            .and_then(|c| c.try_deserialize())
+            .map_err(|e| wrong(&e))?;
         let mut unknown = unknown_keys(&in_file, place);
 
         let environment = variables(&sources.environment, &mut unknown);
@@ -112,7 +116,9 @@ impl Config {
             _ => {}
         }
         if let Some((set, _)) = tls.iter().find(|(_, file)| file.is_some() && self.listen.is_none()) {
-            return contradiction(format!("{set} is set without listen; set listen to the address to serve, or remove it"));
+            return contradiction(format!(
+                "{set} is set without listen; set listen to the address to serve, or remove it"
+            ));
         }
         if let Some(address) = self.insecure_loopback
             && !address.ip().is_loopback()
@@ -124,7 +130,9 @@ impl Config {
         }
         if self.metrics_address().is_err() {
             let metrics = &self.metrics;
-            return contradiction(format!("metrics is {metrics:?}; write an address and port such as 127.0.0.1:9464, or off"));
+            return contradiction(format!(
+                "metrics is {metrics:?}; write an address and port such as 127.0.0.1:9464, or off"
+            ));
         }
         let owners = self.access.iter().filter_map(|entry| entry.default_owner.as_ref());
         for owner in owners.chain([&self.default_owner]).chain(&self.reconcile.wait_for_owners) {

@@ -103,7 +103,7 @@ impl<'de> Deserialize<'de> for Mode {
 macro_rules! words {
     ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $variant_doc:literal])+ $variant:ident = $text:literal),+ $(,)? }) => {
         $(#[doc = $doc])+
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
         pub enum $name {
             $(
                 $(#[doc = $variant_doc])+
@@ -111,6 +111,18 @@ macro_rules! words {
                 #[value(name = $text)]
                 $variant
             ),+
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                match String::deserialize(deserializer)?.as_str() {
+                    $($text => Ok(Self::$variant),)+
+                    other => {
+                        let known = [$($text),+].join(", ");
+                        Err(serde::de::Error::custom(format!("{other:?} is none of {known}")))
+                    }
+                }
+            }
         }
     };
 }
@@ -164,7 +176,8 @@ mod tests {
 
     #[test]
     fn durations_as_people_write_them() {
-        for (text, seconds) in [("30s", 30.0), ("250ms", 0.25), ("5m", 300.0), ("1h", 3_600.0), ("2d", 172_800.0), ("7", 7.0)]
+        for (text, seconds) in
+            [("30s", 30.0), ("250ms", 0.25), ("5m", 300.0), ("1h", 3_600.0), ("2d", 172_800.0), ("7", 7.0)]
         {
             assert_eq!(text.parse::<Seconds>().unwrap(), Seconds(seconds), "{text}");
         }
