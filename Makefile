@@ -1,0 +1,50 @@
+# The same words as CI. `make demo` and `make test` are all that a fresh machine with Rust needs.
+
+CARGO ?= cargo
+# The contract is compiled without a protoc binary; nobody is to come to need one.
+export PROTOC := /nonexistent
+
+# Which engine the conformance suite holds to the contract.
+ENGINE ?= userspace
+# Seconds for each fuzz target.
+FUZZ_SECONDS ?= 60
+
+.PHONY: help demo test lint conformance bench fuzz kill chaos
+
+help:
+	@echo 'make demo          build, then show virtual IPs being served on this machine; no root needed (< 6 min)'
+	@echo 'make test          every ring of tests, one line each; VIPD_TESTS_REQUIRE=all allows no skipping'
+	@echo 'make lint          rustfmt, clippy, cargo-deny'
+	@echo 'make conformance   the table of cases for one engine: ENGINE=$(ENGINE)'
+	@echo 'make bench         figures beside peers in the same run; writes docs/performance.md (minutes)'
+	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
+	@echo 'make kill          1,000 kill -9 under writing clients (minutes)'
+	@echo 'make chaos         10,000 seeds of the chaos suite (minutes)'
+
+demo:
+	$(CARGO) build --quiet --package vipd --package vipctl --package vipd-tests --bin vipd --bin vipctl --bin demo
+	@$(CARGO) run --quiet --package vipd-tests --bin demo
+
+test:
+	@$(CARGO) run --quiet --package vipd-tests --bin rings
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	$(CARGO) deny --log-level error check
+
+conformance:
+	$(CARGO) build --quiet --package vipd --bin vipd
+	@$(CARGO) test --quiet --package vipd-tests --test conformance -- --engine $(ENGINE)
+
+bench:
+	tests/bench.sh
+
+fuzz:
+	tests/fuzz.sh $(FUZZ_SECONDS)
+
+kill:
+	VIPD_KILL_CYCLES=1000 $(CARGO) test --release --package vipd --test kill -- --nocapture
+
+chaos:
+	VIPD_CHAOS_SEEDS=10000 $(CARGO) test --release --package vipd chaos -- --nocapture
