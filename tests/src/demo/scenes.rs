@@ -47,12 +47,9 @@ pub(super) fn declare(stage: &Stage) -> Result<()> {
 
 pub(super) fn who_answers(stage: &Stage) -> Result<()> {
     say("A client on another host asks 300 times each: who answers, and how evenly?");
-    for (proto, family) in [
-        (Proto::Tcp, Family::V4),
-        (Proto::Tcp, Family::V6),
-        (Proto::Udp, Family::V4),
-        (Proto::Udp, Family::V6),
-    ] {
+    for (proto, family) in
+        [(Proto::Tcp, Family::V4), (Proto::Tcp, Family::V6), (Proto::Udp, Family::V4), (Proto::Udp, Family::V6)]
+    {
         let tally = stage.client(proto).ask_many(300, Stage::web(family))?;
         tally.is_in_turn(&THIRDS)?;
         println!("  {proto:?} {family:?}: {tally}; round robin, exact to one");

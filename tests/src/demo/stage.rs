@@ -28,7 +28,9 @@ impl Stage {
     /// Hosts, servers and a running daemon.
     pub(super) fn set(engine: &str) -> Result<Self> {
         let lab = Lab::new()?;
-        println!("six hosts, each a network namespace: a client, a neighbour, three back ends, and the node that vipd runs on");
+        println!(
+            "six hosts, each a network namespace: a client, a neighbour, three back ends, and the node that vipd runs on"
+        );
         let mut stage = Self {
             daemon: Daemon::start(&lab, engine, &[])?,
             servers: Vec::new(),
