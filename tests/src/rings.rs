@@ -70,6 +70,7 @@ pub fn in_the_lab(target: &str, inside: impl FnOnce() -> Result<ExitCode>) -> Ex
 struct Line {
     ok: bool,
     passed: u64,
+    failed: u64,
     excused: u64,
     skipped: BTreeSet<String>,
 }
@@ -80,15 +81,18 @@ struct Line {
 /// When cargo cannot be run.
 pub fn run_all() -> Result<ExitCode> {
     let mut lines = Vec::new();
-    let mut ok = true;
+    let (mut ok, mut passed, mut failed) = (true, 0, 0);
     for ring in &RINGS {
         let begin = Instant::now();
         let line = run(ring)?;
         ok &= line.ok;
+        passed += line.passed;
+        failed += line.failed.max(u64::from(!line.ok));
         lines.push(describe(ring, &line, begin.elapsed().as_secs()));
         println!("{}", lines[lines.len() - 1]);
     }
-    println!("\nrings:\n{}", lines.join("\n"));
+    println!("\nrings:\n{}\n", lines.join("\n"));
+    println!("{passed} passed, {failed} failed");
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -112,13 +116,14 @@ fn run(ring: &Ring) -> Result<Line> {
 
 /// Reads what the harnesses printed.
 fn read(text: &str, succeeded: bool) -> Line {
-    let mut line = Line { ok: succeeded, passed: 0, excused: 0, skipped: BTreeSet::new() };
+    let mut line = Line { ok: succeeded, passed: 0, failed: 0, excused: 0, skipped: BTreeSet::new() };
     for row in text.lines().map(str::trim) {
         if let Some(why) = row.strip_prefix(SKIPPED) {
             line.skipped.insert(why.to_owned());
         }
         if row.starts_with("test result: ") {
             line.passed += before(row, " passed");
+            line.failed += before(row, " failed");
             line.excused += before(row, " excused");
         }
     }

@@ -1,7 +1,7 @@
 //! Holds the workspace to the drawing in ARCHITECTURE.md: who may depend on whom, and a few rules that a compiler does
 //! not check. Reads manifests and sources; builds nothing.
 
-#![expect(clippy::expect_used, clippy::panic, reason = "helpers of tests, outside of a #[test] function")]
+#![expect(clippy::expect_used, reason = "helpers of tests, outside of a #[test] function")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;

@@ -73,12 +73,15 @@ fn separate() -> Result<()> {
     fs::write("/proc/self/gid_map", format!("0 {gid} 1")).context("/proc/self/gid_map")
 }
 
-/// The inner process: dies with its parent, has its own `/run` and, where allowed, its own `/proc`.
+/// The inner process: dies with its parent, has its own `/run` and `/var/lib` (vipd's defaults) and, where allowed, its own `/proc`.
 fn furnish() -> Result<()> {
     set_pdeathsig(Signal::SIGKILL).context("parent-death signal")?;
     let nothing = None::<&str>;
     mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing).context("making mounts private")?;
-    mount(Some("lab"), "/run", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).context("tmpfs on /run")?;
+    for dir in ["/run", "/var/lib"] {
+        let fresh = mount(Some("lab"), dir, Some("tmpfs"), MsFlags::empty(), Some("mode=0755"));
+        fresh.with_context(|| format!("tmpfs on {dir}"))?;
+    }
     // Refused inside some containers (a masked /proc). Only what looks up process ids misses it.
     let _ = mount(Some("proc"), "/proc", Some("proc"), MsFlags::empty(), nothing);
     for dir in [NETNS_DIR, LABS_DIR] {

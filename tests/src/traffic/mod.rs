@@ -8,6 +8,7 @@
 
 pub mod chi_square;
 pub mod client;
+pub mod http;
 pub mod server;
 pub mod tally;
 

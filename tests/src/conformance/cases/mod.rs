@@ -4,6 +4,7 @@ mod affinity;
 mod contest;
 mod drain;
 mod field;
+mod health;
 mod kernel;
 mod lifecycle;
 mod limits;
@@ -38,6 +39,7 @@ pub fn all() -> Vec<Case> {
         contest::CASES,
         lifecycle::CASES,
         kernel::CASES,
+        health::CASES,
         field::CASES,
     ]
     .concat()

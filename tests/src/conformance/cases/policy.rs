@@ -15,7 +15,7 @@ pub(super) const CASES: &[Case] = &[
         .needs(&[Feature::PolicyLocal]),
     Case::new("external_local_is_local_only_for_those_outside", Over::All, external_local)
         .needs(&[Feature::PolicyLocal]),
-    Case::new("draining_serves_only_when_nothing_ready_is_left", Over::All, draining_as_last_resort),
+    Case::new("case_122_draining_serves_only_when_nothing_ready_is_left", Over::All, draining_as_last_resort),
     Case::new("case_084_a_draining_local_endpoint_serves_when_it_is_the_last", Over::All, last_local_drains)
         .needs(&[Feature::PolicyLocal]),
     Case::new("the_lowest_tier_that_has_a_ready_endpoint_is_used", Over::All, tiers),
