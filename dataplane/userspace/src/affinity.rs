@@ -6,8 +6,6 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 
-use ipnet::IpNet;
-
 /// Clients remembered per service. Beyond, the one that has been away longest is forgotten.
 pub const AFFINITY_CLIENTS_MAX: usize = 65_536;
 
@@ -66,12 +64,6 @@ impl<E> Affinity<E> {
             }
         }
     }
-}
-
-/// What a client is called: its address, or the prefix that it shares with others.
-pub(crate) fn client_of(address: IpAddr, prefix_v4: u8, prefix_v6: u8) -> IpAddr {
-    let prefix = if address.is_ipv4() { prefix_v4 } else { prefix_v6 };
-    IpNet::new(address, prefix).map_or(address, |net| net.network())
 }
 
 #[cfg(test)]
@@ -155,13 +147,5 @@ mod tests {
                 assert!(table.entries.len() <= 8 && table.touches.len() <= 2 * 8 + 64);
             }
         }
-    }
-
-    #[test]
-    fn a_prefix_is_one_client() {
-        let of = |text: &str| client_of(text.parse().unwrap(), 24, 64);
-        assert_eq!(of("10.1.2.3"), of("10.1.2.250"));
-        assert_ne!(of("10.1.2.3"), of("10.1.3.3"));
-        assert_eq!(of("fd00::1"), of("fd00::ffff"));
     }
 }

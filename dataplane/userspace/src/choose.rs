@@ -7,12 +7,10 @@ use std::sync::{Arc, PoisonError};
 
 use vipd_model::select::Serve;
 use vipd_model::service::NoEndpoints;
-use vipd_model::{EndpointKey, Family};
+use vipd_model::{EndpointKey, SourceClass, affinity_client};
 
-use crate::affinity::client_of;
 use crate::pick::Flow;
 use crate::served::{Remembered, Served, ServiceState, Slot, Target, family_of};
-use crate::sources::Sources;
 use crate::table::Place;
 
 /// An endpoint with a place taken on it.
@@ -91,13 +89,13 @@ pub(crate) fn choose(
     slot: &Slot,
     place: &Place,
     flow: &Flow,
-    sources: &Sources,
+    class: SourceClass,
     tried: &Tried,
     now: u64,
 ) -> Result<Chosen, Denied> {
     loop {
         let served = slot.current.load();
-        let chosen = Choice { served: &served, place, flow, tried, now }.make(sources)?;
+        let chosen = Choice { served: &served, place, flow, tried, now }.make(class)?;
         if served.state.ended.load(Ordering::Acquire) {
             return Err(Denied::Gone);
         }
@@ -112,7 +110,7 @@ pub(crate) fn choose(
 pub(crate) fn forget_affinity(slot: &Slot, client: IpAddr, target: &Arc<Target>) {
     let served = slot.current.load();
     let Some(affinity) = served.value.service.definition.client_affinity else { return };
-    let client = client_of(client, affinity.prefix_v4, affinity.prefix_v6);
+    let client = affinity_client(&affinity, client);
     let mut affinity = served.state.affinity.lock().unwrap_or_else(PoisonError::into_inner);
     if affinity.get(client, u64::MAX, 0).is_some_and(|remembered| Arc::ptr_eq(&remembered.target, target)) {
         affinity.remove(client);
@@ -131,22 +129,18 @@ struct Choice<'a> {
 }
 
 impl Choice<'_> {
-    fn make(&self, sources: &Sources) -> Result<Chosen, Denied> {
+    fn make(&self, class: SourceClass) -> Result<Chosen, Denied> {
         let front = self.served.front(self.place).ok_or(Denied::Gone)?;
-        let inside = sources.is_inside(self.flow.client.ip());
-        let sets = match if inside { front.inside } else { front.outside } {
-            Serve::All => &self.served.value.all,
-            Serve::Local => &self.served.value.local,
-            Serve::Refuse(how) => return Err(Denied::Refused(how)),
-        };
-        let members = match family_of(self.place) {
-            Family::V4 => &sets[0].members,
-            Family::V6 => &sets[1].members,
+        let (value, family) = (&self.served.value, family_of(self.place));
+        let serve = front.serve(class);
+        let Some(members) = value.set(serve, family).map(|set| &set.members[..]) else {
+            let how = if let Serve::Refuse(how) = serve { how } else { NoEndpoints::Reject };
+            return Err(Denied::Refused(how));
         };
         let client = self.affinity_client();
         let index = match client.and_then(|(client, timeout)| self.remembered(client, timeout, members)) {
             Some(index) => index,
-            None => self.pick(members)?,
+            None => self.pick(serve, members)?,
         };
         let chosen = self.take(index).ok_or(Denied::Full)?;
         if let Some((client, _)) = client {
@@ -157,7 +151,7 @@ impl Choice<'_> {
 
     fn affinity_client(&self) -> Option<(IpAddr, u64)> {
         let affinity = self.served.value.service.definition.client_affinity?;
-        let client = client_of(self.flow.client.ip(), affinity.prefix_v4, affinity.prefix_v6);
+        let client = affinity_client(&affinity, self.flow.client.ip());
         Some((client, u64::try_from(affinity.timeout.as_millis()).unwrap_or(u64::MAX)))
     }
 
@@ -185,12 +179,11 @@ impl Choice<'_> {
         affinity.put(client, remembered, self.now);
     }
 
-    fn pick(&self, members: &[u32]) -> Result<u32, Denied> {
+    fn pick(&self, serve: Serve, members: &[u32]) -> Result<u32, Denied> {
+        let draw = self.served.pickers.draw(serve, family_of(self.place)).ok_or(Denied::Gone)?;
         let target = |index: u32| &self.served.endpoints[index as usize];
         let left = |index: u32| !self.tried.has(target(index)) && !self.is_full(index);
-        let pick = |eligible: &dyn Fn(u32) -> bool| {
-            self.served.picker.pick(members, &self.served.endpoints, self.flow, eligible)
-        };
+        let pick = |eligible: &dyn Fn(u32) -> bool| draw.pick(members, &self.served.endpoints, self.flow, eligible);
         // A claim is lost if another flow took the trial of a suspect endpoint; it is not open then, so the next pick is
         // another one.
         for _ in 0..CLAIMS_MAX {

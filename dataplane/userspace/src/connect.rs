@@ -12,7 +12,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout};
 use vipd_model::EndpointKey;
 
-use crate::choose::{Chosen, Denied, Tried, choose, forget_affinity};
+use crate::choose::{Chosen, Denied, Tried, forget_affinity};
 use crate::pick::Flow;
 use crate::proxy::Shared;
 use crate::served::Slot;
@@ -52,8 +52,7 @@ pub(crate) async fn reach(shared: &Shared, slot: &Slot, place: &Place, flow: &Fl
     let mut tried = Tried::default();
     let mut timeouts = 0;
     loop {
-        let sources = shared.sources.load_full();
-        let chosen = choose(slot, place, flow, &sources, &tried, shared.now()).map_err(Failure::Denied)?;
+        let chosen = shared.choose(slot, place, flow, &tried).map_err(Failure::Denied)?;
         let left = CONNECT_TOTAL.saturating_sub(begun.elapsed());
         let sole = slot.current.load().value.service.endpoints.len() == 1;
         let patience = if sole { left } else { PATIENCE[timeouts.min(PATIENCE.len() - 1)].min(left) };

@@ -6,15 +6,22 @@
 //! (one TCP connection from its beginning to its end).
 
 mod affinity;
+mod apply;
 mod budget;
 mod choose;
 mod connect;
 mod drain;
+mod engine;
+mod filter;
 mod listen;
+pub mod objects;
+mod observe;
 mod passive;
 mod pick;
+mod plan;
 pub mod proxy;
 mod relay;
+mod render;
 mod reserve;
 mod served;
 pub mod sources;
@@ -25,5 +32,8 @@ mod workers;
 
 pub use affinity::AFFINITY_CLIENTS_MAX;
 pub use connect::{ATTEMPTS_MAX, CONNECT_TOTAL};
-pub use proxy::{Door, Proxy, ProxyConfig};
+pub use engine::Userspace;
+pub use objects::{Admission, Door};
+pub use proxy::{Proxy, ProxyConfig};
+pub use render::{PORTS, RANGE_PORTS_MAX, Way};
 pub use sources::Sources;

@@ -16,6 +16,8 @@ use vipd_model::Protocol;
 use crate::budget::Permit;
 use crate::choose::Denied;
 use crate::connect::{Failure, Reached, reach, set_stream_options};
+use crate::filter;
+use crate::objects::Admission;
 use crate::pick::Flow;
 use crate::proxy::Shared;
 use crate::relay::{Terms, relay};
@@ -40,7 +42,7 @@ pub(crate) enum Arrival {
 }
 
 /// A listening socket, not yet served.
-pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+pub(crate) fn listen(address: SocketAddr, admission: &Admission) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(SocketProtocol::TCP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -49,6 +51,7 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_reuse_address(true)?;
     set_stream_options(SockRef::from(&socket))?;
     socket.bind(&address.into())?;
+    filter::attach(SockRef::from(&socket), admission)?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
 }

@@ -7,17 +7,20 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use vipd_model::{Family, Selected, ServiceKey};
 
 use crate::budget::{Budget, Shedding};
+use crate::choose::{Chosen, Denied, Tried, choose};
 use crate::drain::{Drains, wall_clock};
 use crate::listen::{Arrival, accept, listen};
+use crate::objects::{Admission, Door};
+use crate::pick::Flow;
 use crate::reserve::Reserve;
 use crate::served::{Aftermath, Served, Slot};
 use crate::sources::Sources;
 use crate::stats::{ProxyStatistics, ServiceStatistics, Shed};
-use crate::table::Table;
+use crate::table::{Place, Table};
 use crate::workers::{Task, Workers, raise_descriptor_limit};
 
 /// How the proxy is made.
@@ -47,7 +50,8 @@ const PIPE_PART: usize = 4;
 /// What every flow may need.
 pub(crate) struct Shared {
     pub(crate) table: Table<Slot>,
-    pub(crate) sources: ArcSwap<Sources>,
+    /// Absent: nobody has said yet.
+    pub(crate) sources: ArcSwapOption<Sources>,
     /// Descriptors of flows.
     pub(crate) budget: Arc<Budget>,
     /// Descriptors of the pipes that they borrow; apart, so that idle pipes never turn a client away.
@@ -64,6 +68,16 @@ impl Shared {
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
     }
+
+    /// Chooses an endpoint for a flow at a place.
+    pub(crate) fn choose(&self, slot: &Slot, place: &Place, flow: &Flow, tried: &Tried) -> Result<Chosen, Denied> {
+        let sources = self.sources.load();
+        let class = match &*sources {
+            Some(sources) => sources.class(flow.client.ip()),
+            None => Sources::default().class(flow.client.ip()),
+        };
+        choose(slot, place, flow, class, tried, self.now())
+    }
 }
 
 /// The proxy. Methods block shortly and are for one control thread; dropping it ends every flow.
@@ -75,17 +89,9 @@ pub struct Proxy {
     _drains: Task,
 }
 
-/// A listening socket of the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Door {
-    /// Where the guard sends the TCP connections of all services of a family.
-    Capture(Family),
-    /// A frontend's own address, TCP.
-    Tcp(SocketAddr),
-}
-
 struct Open {
     port: u16,
+    admission: Admission,
     tasks: Vec<Task>,
 }
 
@@ -103,7 +109,7 @@ impl Proxy {
         let workers = Workers::start(if config.workers == 0 { cores } else { config.workers })?;
         let shared = Arc::new(Shared {
             table: Table::new(),
-            sources: ArcSwap::default(),
+            sources: ArcSwapOption::empty(),
             budget: Budget::new(descriptors - descriptors / PIPE_PART),
             pipes: Budget::new(descriptors / PIPE_PART),
             reserve: Reserve::new(),
@@ -117,9 +123,15 @@ impl Proxy {
         Ok(Self { workers, shared, services: Mutex::default(), doors: Mutex::default(), _drains: drains })
     }
 
-    /// Who counts as inside.
-    pub fn set_sources(&self, sources: Arc<Sources>) {
+    /// Says who counts as inside; absent: only loopback does.
+    pub fn set_sources(&self, sources: Option<Arc<Sources>>) {
         self.shared.sources.store(sources);
+    }
+
+    /// Who counts as inside, as it was said.
+    #[must_use]
+    pub fn sources(&self) -> Option<Arc<Sources>> {
+        self.shared.sources.load_full()
     }
 
     /// Puts a service in, or its new version. The next new flow obeys it, and UDP flows that it made stale are gone.
@@ -192,21 +204,35 @@ impl Proxy {
         self.services().get(key).map(|slot| Arc::clone(&slot.current.load().value))
     }
 
-    /// Opens a door, if it is not open, and says which port it has.
+    /// Opens a door, and says which port it has. One that is open is opened anew if it is to admit others: what waits to
+    /// be accepted there is lost.
     ///
     /// # Errors
     /// From the system: the address is taken, not ours, or not allowed.
-    pub fn open(&self, door: Door) -> io::Result<u16> {
-        let mut doors = self.doors();
-        if let Some(open) = doors.get(&door) {
-            return Ok(open.port);
+    pub fn open(&self, door: Door, admission: &Admission) -> io::Result<u16> {
+        let before = self.doors().get(&door).map(|open| (open.port, open.admission == *admission));
+        match before {
+            Some((port, true)) => return Ok(port),
+            Some(_) => self.close(&door),
+            None => {}
         }
-        let (address, arrival) = match door {
-            Door::Capture(Family::V4) => (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), Arrival::Captured),
-            Door::Capture(Family::V6) => (SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)), Arrival::Captured),
-            Door::Tcp(address) => (address, Arrival::Direct),
+        let open = match door {
+            Door::Captured(Family::V4) => {
+                self.open_tcp((Ipv4Addr::UNSPECIFIED, 0).into(), Arrival::Captured, admission)?
+            }
+            Door::Captured(Family::V6) => {
+                self.open_tcp((Ipv6Addr::UNSPECIFIED, 0).into(), Arrival::Captured, admission)?
+            }
+            Door::Tcp(address) => self.open_tcp(address, Arrival::Direct, admission)?,
+            Door::CapturedUdp(..) | Door::Udp(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let listener = listen(address)?;
+        let port = open.port;
+        self.doors().insert(door, open);
+        Ok(port)
+    }
+
+    fn open_tcp(&self, address: SocketAddr, arrival: Arrival, admission: &Admission) -> io::Result<Open> {
+        let listener = listen(address, admission)?;
         let port = listener.local_addr()?.port();
         let mut tasks = Vec::new();
         for worker in self.workers.all() {
@@ -219,8 +245,7 @@ impl Proxy {
                 }
             }));
         }
-        doors.insert(door, Open { port, tasks });
-        Ok(port)
+        Ok(Open { port, admission: admission.clone(), tasks })
     }
 
     /// Closes a door and returns when it is closed. Flows that came through it go on.
@@ -231,10 +256,16 @@ impl Proxy {
         }
     }
 
-    /// The open doors, with their ports.
+    /// The open doors, whom they admit, and their ports.
     #[must_use]
-    pub fn doors_open(&self) -> Vec<(Door, u16)> {
-        self.doors().iter().map(|(door, open)| (*door, open.port)).collect()
+    pub fn open_doors(&self) -> Vec<(Door, Admission, u16)> {
+        self.doors().iter().map(|(door, open)| (*door, open.admission.clone(), open.port)).collect()
+    }
+
+    /// Whom an open door admits.
+    #[must_use]
+    pub fn admission(&self, door: &Door) -> Option<Admission> {
+        self.doors().get(door).map(|open| open.admission.clone())
     }
 
     /// What services counted: these, or all if none is named.

@@ -13,7 +13,7 @@ use vipd_model::{
 
 use crate::affinity::{AFFINITY_CLIENTS_MAX, Affinity};
 use crate::passive::PassiveHealth;
-use crate::pick::Picker;
+use crate::pick::Pickers;
 use crate::stats::{Counters, EndpointStatistics, Failures, ServiceStatistics, Traffic};
 use crate::table::{Place, Spot};
 
@@ -31,7 +31,7 @@ pub(crate) struct Served {
     departed: Vec<Arc<Target>>,
     /// Frontends by place, sorted.
     fronts: Box<[(Place, FrontendSelection)]>,
-    pub(crate) picker: Picker,
+    pub(crate) pickers: Pickers,
     pub(crate) state: Arc<ServiceState>,
 }
 
@@ -165,8 +165,8 @@ impl Served {
         let departed = before.map_or_else(Vec::new, |before| before.departing(&value, &mut aftermath));
         let state = before.map_or_else(|| ServiceState::new(&value), |before| Arc::clone(&before.state));
         let fronts = fronts_of(&value);
-        let picker = Picker::new(&value, before.map(|before| &before.picker));
-        (Self { value, endpoints, departed, fronts, picker, state }, aftermath)
+        let pickers = Pickers::new(&value, before.map(|before| &before.pickers));
+        (Self { value, endpoints, departed, fronts, pickers, state }, aftermath)
     }
 
     /// The endpoints that the next value does not have, as far as flows still hang on them.

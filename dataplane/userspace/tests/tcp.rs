@@ -1,5 +1,7 @@
 //! The TCP data path on loopback, through real sockets.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
 mod kit;
 
 use std::io::{ErrorKind, Read, Write};
@@ -10,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use kit::*;
 use vipd_model::{ClientAffinity, Drain, EndpointState, Millis, OnExpiry};
+use vipd_userspace::{Admission, Door};
 
 #[test]
 fn round_robin_is_even_and_a_change_holds_for_the_next_connection() {
@@ -243,7 +246,7 @@ fn established_connections_stay_until_the_drain_is_over() {
         let mut answer = [0; 4];
         client.read_exact(&mut answer)
     };
-    let mut echoing = clients.iter_mut().find_map(|client| talk(client).is_ok().then_some(client)).unwrap();
+    let echoing = clients.iter_mut().find_map(|client| talk(client).is_ok().then_some(client)).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     service.endpoint(at).state = EndpointState::Draining;
     service.endpoint(at).left_at = Some(Millis(now));
@@ -252,7 +255,7 @@ fn established_connections_stay_until_the_drain_is_over() {
     proxy.set(service.selected());
     assert_eq!(ask(vip).unwrap(), "other", "no new flows");
     assert_eq!(ask(vip).unwrap(), "other");
-    talk(&mut echoing).unwrap();
+    talk(echoing).unwrap();
     let end = echoing.read(&mut [0; 1]).unwrap_err();
     assert_eq!(end.kind(), ErrorKind::ConnectionReset);
     assert!((600..2_000).contains(&begun.elapsed().as_millis()), "{:?}", begun.elapsed());
@@ -328,7 +331,7 @@ fn an_idle_connection_ends_when_the_service_says_so() {
 fn an_address_that_is_taken_says_so() {
     let proxy = proxy();
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let error = proxy.open(vipd_userspace::Door::Tcp(taken.local_addr().unwrap())).unwrap_err();
+    let error = proxy.open(Door::Tcp(taken.local_addr().unwrap()), &Admission::Everybody).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::AddrInUse);
 }
 
