@@ -9,7 +9,7 @@ use std::env;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::lab::sandbox;
 
@@ -48,6 +48,9 @@ pub const RINGS: [Ring; 3] = [
     },
 ];
 
+/// What the lab runs beside its tests; cargo does not build another crate's programs for a test.
+const PROGRAMS: &[&str] = &["build", "--quiet", "--package", "vipd", "--package", "vipctl", "--bins"];
+
 /// True when nothing may be skipped.
 #[must_use]
 pub fn all_required() -> bool {
@@ -80,6 +83,7 @@ struct Line {
 /// # Errors
 /// When cargo cannot be run.
 pub fn run_all() -> Result<ExitCode> {
+    ensure!(cargo().args(PROGRAMS).status().context("running cargo")?.success(), "cargo {PROGRAMS:?} failed");
     let mut lines = Vec::new();
     let (mut ok, mut passed, mut failed) = (true, 0, 0);
     for ring in &RINGS {
@@ -96,10 +100,13 @@ pub fn run_all() -> Result<ExitCode> {
     Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn cargo() -> Command {
+    Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
 fn run(ring: &Ring) -> Result<Line> {
-    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     // Passing tests keep their output to themselves unless told otherwise; a skip must be heard.
-    let output = Command::new(cargo)
+    let output = cargo()
         .args(ring.cargo)
         .args(["--no-fail-fast", "--", "--show-output"])
         .stdin(Stdio::null())

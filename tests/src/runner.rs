@@ -62,7 +62,12 @@ impl Selection {
     /// From the program's arguments.
     #[must_use]
     pub fn from_args() -> Self {
-        let (flags, filters): (Vec<_>, Vec<_>) = env::args().skip(1).partition(|word| word.starts_with('-'));
+        Self::from_words(env::args().skip(1))
+    }
+
+    /// From what is left of the arguments.
+    pub fn from_words(words: impl IntoIterator<Item = String>) -> Self {
+        let (flags, filters): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| word.starts_with('-'));
         Self { filters, list: flags.iter().any(|flag| flag == "--list") }
     }
 
