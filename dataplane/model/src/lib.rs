@@ -4,7 +4,9 @@
 //! Pure: no I/O, no clock, no randomness, no async. Time comes in as [`Millis`]; randomness as a number.
 //! Start reading at [`service`], then [`command`] and [`delta`], then [`desired`].
 
+pub mod choose;
 pub mod command;
+mod contest;
 pub mod delta;
 pub mod desired;
 pub mod endpoint;
@@ -13,6 +15,7 @@ pub mod feature;
 pub mod frontend;
 pub mod limits;
 pub mod name;
+pub mod needs;
 pub mod owner;
 pub mod pick;
 pub mod problem;
@@ -22,15 +25,17 @@ pub mod service;
 pub mod source;
 mod validate;
 
+pub use choose::{Choice, choose};
 pub use command::{Actor, Command, Mode, Operation, Request, Sync, Wait};
 pub use delta::{Delta, OwnerChange, ServiceChange};
-pub use desired::{Desired, Tally};
+pub use desired::{Desired, Stored, Tally};
 pub use endpoint::{Drain, Endpoint, EndpointKey, EndpointState, OnExpiry};
 pub use explain::{Candidate, Explanation, Held, Packet, Stage, Step, Verdict, View, explain};
 pub use feature::{Ability, EngineKind, Engines, Feature};
 pub use frontend::{At, Family, Frontend, NodePort, Place, Policy, PortRange, Scope, SourceNat, Span};
 pub use limits::Limits;
 pub use name::{NameError, OwnerName, ServiceKey, ServiceName};
+pub use needs::{Needs, needs};
 pub use owner::{Lease, LeaseExpiry, Network, Owner, OwnerRecord, Restart};
 pub use pick::{Draw, Idle, Load, Member, Picker};
 pub use problem::{Problem, ProblemCode, Refused, Rejection};

@@ -90,6 +90,14 @@ pub struct Rejection {
     pub problems: Vec<Problem>,
 }
 
+impl Rejection {
+    /// The same refusal with `prefix` before each field path.
+    #[must_use]
+    pub fn under(self, prefix: &str) -> Self {
+        Self { problems: self.problems.into_iter().map(|p| p.under(prefix)).collect() }
+    }
+}
+
 impl From<Problem> for Rejection {
     fn from(problem: Problem) -> Self {
         Self { problems: vec![problem] }

@@ -1,5 +1,7 @@
 //! Schedulers: how an endpoint is chosen for a new flow.
 
+use std::fmt;
+
 /// The algorithm of a scheduler. `Default` is an even spread that the engine is best at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
@@ -63,6 +65,30 @@ impl Algorithm {
     #[must_use]
     pub fn is_hash(self) -> bool {
         matches!(self, Self::Sh | Self::Mh | Self::Dh)
+    }
+}
+
+/// As the API spells it.
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "default",
+            Self::Rr => "RR",
+            Self::Wrr => "WRR",
+            Self::Random => "RANDOM",
+            Self::Lc => "LC",
+            Self::Wlc => "WLC",
+            Self::Sh => "SH",
+            Self::Mh => "MH",
+            Self::Dh => "DH",
+            Self::Sed => "SED",
+            Self::Nq => "NQ",
+            Self::Lblc => "LBLC",
+            Self::Lblcr => "LBLCR",
+            Self::Fo => "FO",
+            Self::Ovf => "OVF",
+            Self::P2c => "P2C",
+        })
     }
 }
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::Desired;
 use super::endpoints::{Settled, merge, patch, settle};
 use super::group::{Group, Listing, Origin, Part};
-use crate::endpoint::Endpoint;
+use crate::choose::{Blame, admit, asks_no_more};
+use crate::contest::same_claims;
+use crate::endpoint::{Endpoint, EndpointKey};
 use crate::name::ServiceKey;
 use crate::problem::{Problem, ProblemCode};
 use crate::service::{Definition, Revisions, Service};
@@ -13,14 +15,16 @@ use crate::{Millis, Revision, validate};
 
 /// A service before and after a call.
 #[derive(Debug)]
-pub(crate) struct Draft {
+pub(crate) struct Draft<'a> {
     pub(crate) before: Option<Arc<Service>>,
     /// The very value of `before` if nothing changed; absent: removed.
     pub(crate) after: Option<Arc<Service>>,
     /// Where the definition was written, if it was.
-    pub(crate) definition: Option<Origin>,
+    definition: Option<Origin>,
     /// Where the endpoints were written, if they were.
-    pub(crate) endpoints: Option<Origin>,
+    endpoints: Option<(Origin, Listing<'a>)>,
+    /// Where the scheduler was written, if it was: the path.
+    scheduler: Option<String>,
     /// Every operation on the service.
     pub(crate) origins: Vec<Origin>,
     /// The revision at which what was asked for was accepted, if nothing changed.
@@ -28,21 +32,22 @@ pub(crate) struct Draft {
     pub(crate) notes: Vec<Problem>,
 }
 
-impl Draft {
+impl Draft<'_> {
     /// A service that goes without being named, because a Sync did not declare it or its owner goes.
-    pub(crate) fn removal(before: Arc<Service>) -> Self {
-        let accepted = before.revisions.newest();
+    pub(crate) fn removal(before: &Arc<Service>) -> Self {
         Self {
-            before: Some(before),
+            before: Some(Arc::clone(before)),
             after: None,
             definition: None,
             endpoints: None,
+            scheduler: None,
             origins: Vec::new(),
-            accepted,
+            accepted: before.revisions.newest(),
             notes: Vec::new(),
         }
     }
 
+    /// Whether the declared state of the service changes.
     pub(crate) fn changed(&self) -> bool {
         match (&self.before, &self.after) {
             (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
@@ -50,36 +55,115 @@ impl Draft {
             _ => true,
         }
     }
+
+    /// Whether it changes what the service claims, or with which standing.
+    pub(crate) fn reclaims(&self) -> bool {
+        match (&self.before, &self.after) {
+            (Some(before), Some(after)) => !same_claims(before, after),
+            (None, None) => false,
+            _ => true,
+        }
+    }
+
+    /// Whether the definition was sent.
+    pub(crate) fn defines(&self) -> bool {
+        self.definition.is_some()
+    }
+
+    /// The path of a field of the definition, or of the request if that has no definition.
+    pub(crate) fn definition_path(&self, field: &str) -> String {
+        match self.definition {
+            Some(origin) => origin.path(&format!("service.{field}")),
+            None => self.origins.first().map(|o| o.root()).unwrap_or_default(),
+        }
+    }
+
+    /// The path of a field of the scheduler, or, if that was not sent, of the definition's field for what it needs.
+    pub(crate) fn scheduler_path(&self, field: &str) -> String {
+        match &self.scheduler {
+            Some(path) => format!("{path}.{field}"),
+            None => self.definition_path("engine"),
+        }
+    }
+
+    /// The path of an endpoint, or of the request if the endpoint is not in it.
+    pub(crate) fn endpoint_path(&self, key: EndpointKey, field: &str) -> String {
+        let sent = self.endpoints.and_then(|(origin, listing)| {
+            let (list, sent) = listing.sent();
+            let index = sent.iter().position(|e| e.key == key)?;
+            Some(origin.path(&format!("{list}[{index}].{field}")))
+        });
+        sent.unwrap_or_else(|| self.definition_path("engine"))
+    }
 }
 
 /// Makes the draft of a group, to be accepted as `revision`.
-pub(crate) fn draft(
+pub(crate) fn draft<'a>(
     desired: &Desired,
     key: &ServiceKey,
-    group: Group<'_>,
+    group: Group<'a>,
     at: Millis,
     revision: Revision,
-) -> Result<Draft, Vec<Problem>> {
-    let before = desired.service(key).cloned();
+) -> Result<Draft<'a>, Vec<Problem>> {
+    let before = desired.service(key);
     let mut problems = Vec::new();
-    expectations(before.as_deref(), &group, &mut problems);
+    expectations(before.map(|s| &**s), &group, &mut problems);
     if !group.problems.is_empty() || !problems.is_empty() {
         problems.splice(0..0, group.problems);
         return Err(problems);
     }
-    let (definition_at, endpoints_at) = (group.definition.map(|d| d.0), group.endpoints.map(|e| e.0));
-    let accepted = accepted(before.as_deref(), &group, desired.revision());
-    let (after, notes) = if group.delete.is_some() {
-        (None, Vec::new())
-    } else {
-        let mut writing = Writing { desired, key, before: before.as_ref(), at, revision, problems, notes: Vec::new() };
-        match writing.service(&group) {
-            Some(after) if writing.problems.is_empty() => (Some(after), writing.notes),
-            _ => return Err(writing.problems),
-        }
+    let mut draft = Draft {
+        before: before.map(Arc::clone),
+        after: None,
+        definition: group.definition.map(|(origin, _)| origin),
+        endpoints: group.endpoints,
+        scheduler: group.scheduler.map(|(origin, _)| scheduler_path(&group, origin)),
+        accepted: accepted(before.map(|s| &**s), &group, desired.revision()),
+        origins: group.origins.clone(),
+        notes: Vec::new(),
     };
-    let origins = group.origins;
-    Ok(Draft { before, after, definition: definition_at, endpoints: endpoints_at, origins, accepted, notes })
+    if group.delete.is_some() {
+        return Ok(draft);
+    }
+    let mut writing = Writing { desired, key, before, at, revision, problems, notes: Vec::new() };
+    draft.after = writing.service(&group);
+    let (mut problems, notes) = (writing.problems, writing.notes);
+    draft.notes = notes;
+    if problems.is_empty() {
+        engine(desired, &mut draft, &mut problems);
+    }
+    if problems.is_empty() { Ok(draft) } else { Err(problems) }
+}
+
+/// Where a scheduler stands in the request that has it.
+fn scheduler_path(group: &Group<'_>, origin: Origin) -> String {
+    let within = group.definition.is_some_and(|(definition, _)| definition == origin);
+    origin.path(if within { "service.scheduler" } else { "scheduler" })
+}
+
+/// Whether an engine of this node honours the service, and which. What could not be honoured before either (an engine
+/// was lost after acceptance) is no reason to refuse another change of the service.
+fn engine(desired: &Desired, draft: &mut Draft<'_>, problems: &mut Vec<Problem>) {
+    let Some(after) = draft.after.as_ref() else { return };
+    let unchanged = draft.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, after));
+    let default = desired.default_engine;
+    match admit(&desired.engines, default, after) {
+        Ok(choice) => draft.notes.extend(choice.problems),
+        Err(_) if unchanged => {}
+        Err(refusal) => {
+            let as_before = draft
+                .before
+                .as_ref()
+                .is_some_and(|before| asks_no_more(before, after) && admit(&desired.engines, default, before).is_err());
+            if !as_before {
+                problems.extend(refusal.problems(|blame| match blame {
+                    Blame::Definition(field) => draft.definition_path(&field),
+                    Blame::Scheduler(field) => draft.scheduler_path(field),
+                    Blame::Endpoint(key, field) => draft.endpoint_path(key, field),
+                }));
+            }
+        }
+    }
 }
 
 /// The revision to tell a caller whose call changes nothing: that of the parts it wrote, or of the service's making for
@@ -154,12 +238,8 @@ impl Writing<'_> {
         };
         let scheduler = match group.scheduler {
             Some((origin, scheduler)) => {
-                let field = if group.definition.is_some_and(|(at, _)| at == origin) {
-                    "service.scheduler"
-                } else {
-                    "scheduler"
-                };
-                validate::definition::scheduler(&scheduler).report(&origin.path(field), &mut self.problems);
+                let path = scheduler_path(group, origin);
+                validate::definition::scheduler(&scheduler).report(&path, &mut self.problems);
                 scheduler
             }
             None => self.before.map(|s| s.scheduler).unwrap_or_default(),
@@ -258,7 +338,7 @@ impl Writing<'_> {
     }
 
     /// One key in both lists of a patch: the call does not say which is meant.
-    fn removed_and_sent(&mut self, origin: Origin, list: &[Endpoint], remove: &[crate::EndpointKey]) {
+    fn removed_and_sent(&mut self, origin: Origin, list: &[Endpoint], remove: &[EndpointKey]) {
         let both = remove.iter().position(|key| list.binary_search_by_key(key, |e| e.key).is_ok());
         if let Some(i) = both {
             let message = format!("{} stands in `upsert` too; leave it out of one of the two", remove[i]);

@@ -9,19 +9,29 @@
 //! (contested frontends and loops), `writes`, `sync`, `owners`, `default_engine` (the commands).
 
 mod catalog;
+mod conflicts;
+mod default_engine;
 mod digest;
 mod draft;
 mod endpoints;
 mod group;
+mod lookup;
+mod owners;
+mod proposal;
+mod restore;
+mod sync;
+mod targets;
 mod writes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 pub use catalog::Tally;
+pub use restore::Stored;
 
 use crate::Revision;
 use crate::command::{Command, Request};
+use crate::contest::Claims;
 use crate::delta::Delta;
 use crate::feature::{EngineKind, Engines};
 use crate::limits::Limits;
@@ -31,12 +41,17 @@ use crate::problem::Rejection;
 use crate::service::Service;
 use catalog::Catalog;
 use digest::Digest;
+use targets::Targets;
 
 /// See the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Desired {
     catalog: Catalog,
     owners: BTreeMap<OwnerName, Arc<OwnerRecord>>,
+    /// Who holds which frontend.
+    claims: Claims,
+    /// Where traffic is sent.
+    targets: Targets,
     revision: Revision,
     default_engine: Option<EngineKind>,
     digest: Digest,
@@ -58,6 +73,8 @@ impl Desired {
         Self {
             catalog: Catalog::default(),
             owners: BTreeMap::new(),
+            claims: Claims::default(),
+            targets: Targets::default(),
             revision: Revision::default(),
             default_engine: None,
             digest: Digest::default(),
@@ -85,14 +102,23 @@ impl Desired {
         match &command.request {
             Request::One(operation) => writes::one(self, command, operation),
             Request::Apply { operations, mode } => writes::apply(self, command, operations, *mode),
-            _ => Err(crate::Problem::invalid("", "this call comes in a later version").into()),
+            Request::Sync(sync) => sync::sync(self, command, sync),
+            Request::SetOwner(owner) => owners::set(self, command, owner),
+            Request::DeleteOwner(name) => owners::delete(self, command, name),
+            Request::RenewLease(name) => owners::renew(self, command, name),
+            Request::SetDefaultEngine { engine, allow_degraded, .. } => {
+                default_engine::set(self, *engine, *allow_degraded)
+            }
         }
     }
 
     /// Takes in a Delta that [`Self::plan`] made of this very state.
     pub fn apply(&mut self, delta: &Delta) {
         for change in &delta.services {
-            self.digest.service(change.before.as_deref(), change.after.as_deref());
+            let (before, after) = (change.before.as_deref(), change.after.as_deref());
+            self.digest.service(before, after);
+            self.targets.replace(before, after);
+            self.claims.replace(before, after);
             match &change.after {
                 Some(after) => self.catalog.insert(Arc::clone(after)),
                 None => self.catalog.remove(&change.key),

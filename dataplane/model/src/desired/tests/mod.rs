@@ -1,7 +1,16 @@
 //! What commands do to the desired state.
 
+mod contests;
+mod engine_choice;
+mod laws;
+mod loops;
+mod owners;
+mod restore;
+mod sync;
+mod validation;
 mod writes;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +19,9 @@ use super::Desired;
 use crate::command::{Actor, Command, Mode, Operation, Request};
 use crate::delta::Delta;
 use crate::endpoint::{Endpoint, EndpointState};
+use crate::feature::{Ability, EngineKind, Engines, Feature};
 use crate::frontend::Frontend;
+use crate::limits::Limits;
 use crate::name::ServiceKey;
 use crate::problem::{Problem, ProblemCode, Rejection};
 use crate::scheduler::{Algorithm, Scheduler};
@@ -25,7 +36,7 @@ struct Node {
 
 impl Node {
     fn new() -> Self {
-        Self { desired: Desired::new(crate::Engines::default(), crate::Limits::default()), now: 1000 }
+        Self { desired: Desired::new(engines(), Limits::default()), now: 1000 }
     }
 
     fn call(&mut self, request: Request) -> Result<Delta, Rejection> {
@@ -40,6 +51,29 @@ impl Node {
     fn apply(&mut self, mode: Mode, operations: Vec<Operation>) -> Result<Delta, Rejection> {
         self.call(Request::Apply { operations, mode })
     }
+}
+
+/// Userspace and nftables are usable, with what the others lack left to userspace; IPVS is not usable here.
+fn engines() -> Engines {
+    let all: BTreeSet<Feature> = Feature::ALL.iter().copied().collect();
+    let without = |features: &[Feature]| all.iter().copied().filter(|f| !features.contains(f)).collect();
+    let ability = |features, algorithms: &[Algorithm], reason: &str| Ability {
+        usable: reason.is_empty(),
+        reason: reason.into(),
+        features,
+        algorithms: algorithms.iter().copied().collect(),
+    };
+    let few = [Algorithm::Rr, Algorithm::Random, Algorithm::Sh];
+    let proxy = without(&[Feature::ProxyProtocol, Feature::Sctp, Feature::AffinityPrefix]);
+    let kernel = without(&[Feature::ProxyProtocol, Feature::Retry, Feature::LoopbackEndpoints, Feature::IdleTimeout]);
+    let ipvs = without(&[Feature::AffinityExactTimeout, Feature::Retry]);
+    let abilities = [
+        (EngineKind::Nftables, ability(kernel, &few, "")),
+        (EngineKind::Userspace, ability(proxy, &Algorithm::ALL[1..13], "")),
+        (EngineKind::Ipvs, ability(ipvs, &Algorithm::ALL[1..15], "the kernel has no ip_vs")),
+    ];
+    let order = vec![EngineKind::Nftables, EngineKind::Ipvs, EngineKind::Userspace];
+    Engines { abilities: BTreeMap::from(abilities), order, default_reason: "configured".into() }
 }
 
 fn key(name: &str) -> ServiceKey {
