@@ -1,16 +1,17 @@
 //! How likely each endpoint is, and why the others are out.
 
 use super::{Candidate, Explanation, Held, Packet, Stage, View};
+use crate::endpoint::Endpoint;
 use crate::frontend::Family;
-use crate::pick::Picker;
+use crate::pick::{Picker, one};
 use crate::scheduler::Algorithm;
-use crate::select::{EndpointSet, Rule};
+use crate::select::{EndpointSet, Rule, Selected};
 use crate::service::Service;
 use crate::source::affinity_client;
 
 /// Every endpoint, none of them likely yet, with what keeps it out of the set.
 pub(super) fn candidates(service: &Service, rule: &Rule, packet: &Packet<'_>) -> Vec<Candidate> {
-    let candidate = |endpoint: &crate::Endpoint| Candidate {
+    let candidate = |endpoint: &Endpoint| Candidate {
         endpoint: endpoint.clone(),
         probability: 0.0,
         why_not: rule.why_not(endpoint).map(|why| why.to_string()),
@@ -41,7 +42,7 @@ pub(super) fn weigh<V: View + ?Sized>(
         None => by_scheduler(view, packet, held, set, told),
     };
     let (why_not, shares, pinned) = match decision {
-        Decision::Pinned(member, why_not) => (why_not, crate::pick::one(Some(member), set.members.len()), true),
+        Decision::Pinned(member, why_not) => (why_not, one(Some(member), set.members.len()), true),
         Decision::Shared(shares, why_not) => (why_not, shares, false),
     };
     for (&index, probability) in set.members.iter().zip(shares) {
@@ -96,28 +97,25 @@ fn by_scheduler<V: View + ?Sized>(
         told.say(Stage::Scheduler, format!("{name}: the hash decides"));
         return Decision::Pinned(member, format!("{name}: the hash gives this flow to another"));
     }
-    let (note, shares) = match selected.algorithm {
-        Algorithm::Sh | Algorithm::Mh => (": one client always gets the same; over all clients", None),
-        Algorithm::Dh if !is_ours => {
-            (": one destination always gets the same; over all destinations", by_weight(selected, set))
-        }
-        Algorithm::Lblc | Algorithm::Lblcr if !is_ours => {
-            (": one destination's own first; over all destinations", by_weight(selected, set))
-        }
-        Algorithm::Lc | Algorithm::Wlc | Algorithm::Sed | Algorithm::Nq | Algorithm::P2c | Algorithm::Ovf => {
-            (", while nobody carries anything; flows that last move it", None)
-        }
-        Algorithm::Lblc | Algorithm::Lblcr => (": the destination's own, until it is overloaded", None),
-        _ => ("", None),
+    use Algorithm::{Dh, Lblc, Lblcr, Lc, Mh, Nq, Ovf, P2c, Sed, Sh, Wlc};
+    let note = match selected.algorithm {
+        Sh | Mh => ": one client always gets the same; over all clients",
+        Dh | Lblc | Lblcr if !is_ours => ": one destination always gets the same; over all destinations",
+        Lblc | Lblcr => ": the destination's own, until it is overloaded",
+        Lc | Wlc | Sed | Nq | P2c | Ovf => ", while nobody carries anything; flows that last move it",
+        _ => "",
     };
     told.say(Stage::Scheduler, format!("{name}{note}"));
-    let shares = shares.unwrap_or_else(|| picker.shares(packet.destination));
+    let shares = match selected.algorithm {
+        Dh | Lblc | Lblcr if !is_ours => by_weight(selected, set),
+        _ => picker.shares(packet.destination),
+    };
     Decision::Shared(shares, format!("{name}: another takes the flow first"))
 }
 
 /// Shares by weight, where only the engine knows its hash.
-fn by_weight(selected: &crate::Selected, set: &EndpointSet) -> Option<Vec<f64>> {
+fn by_weight(selected: &Selected, set: &EndpointSet) -> Vec<f64> {
     let weight = |&index: &u32| selected.service.endpoints.get(index as usize).map_or(0.0, |e| f64::from(e.weight));
     let total: f64 = set.members.iter().map(weight).sum();
-    Some(set.members.iter().map(|index| weight(index) / total).collect())
+    set.members.iter().map(|index| weight(index) / total).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! [`explain`] walks the stages in the order in which every engine must decide: frontend, source ranges, source class,
 //! endpoint set, affinity, scheduler, source NAT. It knows no tables; a [`View`] looks things up for it. New flows only:
-//! what is established goes where it went. The walk is in [`walk`], the probabilities are in [`chances`].
+//! what is established goes where it went. The walk is in `walk.rs`, the probabilities are in `chances.rs`.
 
 mod chances;
 #[cfg(test)]

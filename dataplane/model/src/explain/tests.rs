@@ -28,6 +28,7 @@ struct Node {
     network: Network,
     node_port_addresses: Vec<IpNet>,
     loopback: bool,
+    guard: bool,
     affinity: BTreeMap<IpAddr, EndpointKey>,
 }
 
@@ -39,7 +40,14 @@ impl Node {
             virtual_ranges: vec![net("10.96.0.0/16"), net("fd00:96::/112")],
             source_nat_all: false,
         };
-        Self { services, network, node_port_addresses: Vec::new(), loopback: true, affinity: BTreeMap::new() }
+        Self {
+            services,
+            network,
+            node_port_addresses: Vec::new(),
+            loopback: true,
+            guard: true,
+            affinity: BTreeMap::new(),
+        }
     }
 }
 
@@ -62,6 +70,9 @@ impl View for Node {
     }
     fn serves_loopback(&self) -> bool {
         self.loopback
+    }
+    fn has_guard(&self) -> bool {
+        self.guard
     }
     fn affinity(&self, _: &ServiceKey, client: IpAddr) -> Option<EndpointKey> {
         self.affinity.get(&client).copied()
@@ -134,13 +145,11 @@ fn what_no_frontend_names_is_refused_in_virtual_ranges_and_left_alone_elsewhere(
     let udp = Packet { protocol: Protocol::Udp, ..from_outside("10.96.0.10:80") };
     assert_eq!(explain(&node, &udp).verdict, Verdict::Rejected, "the protocol is part of a frontend");
 
-    let mut wide = node.clone();
-    wide.network.virtual_ranges = vec![net("0.0.0.0/0")];
-    assert_eq!(
-        explain(&wide, &from_outside("192.0.2.10:22")).verdict,
-        Verdict::NotOurs,
-        "the node keeps its own ports"
-    );
+    let mut bound = node.clone();
+    bound.network.virtual_ranges = vec![net("192.0.2.0/24")];
+    assert_eq!(explain(&bound, &from_outside("192.0.2.10:22")).verdict, Verdict::Rejected, "even if the node has it");
+    bound.guard = false;
+    assert_eq!(explain(&bound, &from_outside("192.0.2.10:22")).verdict, Verdict::NotOurs, "nobody refuses");
 }
 
 #[test]

@@ -68,18 +68,14 @@ fn serves_node_port<V: View + ?Sized>(view: &V, packet: &Packet<'_>, frontend: &
     is_selected && is_here
 }
 
-/// A packet for no frontend is refused inside a virtual range, which holds nothing but VIPs, and left alone elsewhere.
-/// The node's own addresses are left alone even there: a range given too wide must not cut the node off.
+/// A packet for no frontend is refused inside a virtual range and left alone elsewhere. The node's own addresses are no
+/// exception, for a VIP may be bound to an interface, and no daemon of the host may answer on it.
 fn without_frontend<V: View + ?Sized>(view: &V, packet: &Packet<'_>, told: &mut Explanation) -> Verdict {
     let destination = packet.destination;
     let at = format!("{}/{}", SocketAddr::new(destination, packet.destination_port), packet.protocol);
     let range = view.network().virtual_ranges.iter().find(|range| range.contains(&destination));
     let (verdict, outcome) = match range {
         None => (Verdict::NotOurs, format!("none at {at}: left alone")),
-        Some(range) if destination.is_loopback() || view.is_node_address(destination) => (
-            Verdict::NotOurs,
-            format!("none at {at}; in virtual range {range}, but an address of this node: left alone"),
-        ),
         Some(range) if !view.has_guard() => {
             (Verdict::NotOurs, format!("none at {at}; in virtual range {range}, but there is no guard to refuse it"))
         }

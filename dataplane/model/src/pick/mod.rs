@@ -6,7 +6,7 @@
 //!
 //! Weights hold for every algorithm but LC, whose point is to ignore them, and FO, which ranks by them; without weights
 //! in play RR is the plain one. After a failed attempt ask again with the same draw and the failed member excluded.
-//! Each family of algorithms is a file: [`turns`], [`chance`], [`hash`], [`maglev`], [`least`], [`rank`], [`locality`].
+//! Each family of algorithms is a file: turns, chance, hash, maglev, least, rank, locality.
 
 mod chance;
 mod hash;

@@ -137,7 +137,7 @@ proptest! {
         }
     }
 
-    /// What is for no frontend is refused in a virtual range, unless it is the node's own address; else left alone.
+    /// What is for no frontend is refused in a virtual range and left alone elsewhere.
     #[test]
     fn a_packet_is_ours_by_a_frontend_or_a_virtual_range(node in any_node(), packet in any_packet()) {
         let told = explain(&node, &packet);
