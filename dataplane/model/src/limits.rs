@@ -6,6 +6,9 @@ pub const LABEL_BYTES: usize = 1024;
 /// Text of `Endpoint.target`, in bytes.
 pub const TARGET_BYTES: usize = 1024;
 
+/// Text of a call's note, in bytes (`WriteOptions.note`); held by the API, which has the field's path.
+pub const NOTE_BYTES: usize = 256;
+
 /// Problems listed in one answer; more are counted in the last one.
 pub const PROBLEMS: usize = 100;
 

@@ -110,7 +110,7 @@ fn an_endpoint_sent_twice_is_merged_whatever_the_order() {
         node.one(upsert("web", serving(vec![]))).unwrap();
         let delta = node.one(set("web", list)).unwrap();
         assert_eq!(delta.notes[0].code, ProblemCode::DuplicatesMerged);
-        assert_eq!(*node.desired.service(&key("web")).unwrap().endpoints, [ready.clone()]);
+        assert_eq!(&*node.desired.service(&key("web")).unwrap().endpoints, std::slice::from_ref(&ready));
     }
 }
 
