@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use vipd_model::command::{Mode, Operation};
-use vipd_model::limits::NOTE_BYTES;
 use vipd_model::problem::Refused;
 use vipd_model::{OwnerName, Revision, Wait};
 use vipd_proto::v1;
@@ -21,6 +20,9 @@ pub struct Options {
     /// For the journal.
     pub note: String,
 }
+
+/// Longest note of a write, in bytes of UTF-8 (`vipd.v1.WriteOptions.note`).
+const NOTE_BYTES: usize = 256;
 
 /// The options of a write, which may be absent.
 pub fn parse_options(message: Option<v1::WriteOptions>, at: &Path<'_>, problems: &mut Problems) -> Option<Options> {
