@@ -1,5 +1,5 @@
-//! An engine that fails on purpose, wrapped around any other. Its failures cannot be taken for real ones: every message
-//! says "chaos".
+//! An engine that fails on purpose, wrapped around any other, or around a guard. Its failures cannot be taken for real
+//! ones: every message says "chaos".
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -108,7 +108,7 @@ pub struct ChaosEngine<E> {
     chaos: Chaos,
 }
 
-impl<E: Engine> ChaosEngine<E> {
+impl<E: Steps> ChaosEngine<E> {
     /// Wraps `engine`.
     #[must_use]
     pub fn new(engine: E, chaos: Chaos) -> Self {
@@ -123,8 +123,8 @@ impl<E: Engine> ChaosEngine<E> {
     }
 }
 
-impl<E: Engine> Steps for ChaosEngine<E> {
-    type Input = Selected;
+impl<E: Steps> Steps for ChaosEngine<E> {
+    type Input = E::Input;
     type Key = E::Key;
     type Value = E::Value;
 
@@ -135,10 +135,10 @@ impl<E: Engine> Steps for ChaosEngine<E> {
     fn render(
         &self,
         node: &Node,
-        service: &Selected,
+        input: &E::Input,
         numbers: &mut Assignments,
     ) -> Result<Objects<E::Key, E::Value>, RenderError> {
-        self.engine.render(node, service, numbers)
+        self.engine.render(node, input, numbers)
     }
 
     fn plan(&self, have: &Objects<E::Key, E::Value>, want: &Objects<E::Key, E::Value>) -> Plan<E::Key, E::Value> {

@@ -52,7 +52,7 @@ pub trait Steps: Send {
     /// If it cannot be read now.
     fn observe(&mut self) -> Result<Observed<Self::Key, Self::Value>, EngineError>;
 
-    /// Reads the objects with these keys only; absent ones are left out. Used after a failure, so that one bad service
+    /// Reads the objects with these keys (sorted) only; absent ones are left out. Used after a failure, so that one bad service
     /// among thousands does not cost a read of them all.
     ///
     /// # Errors

@@ -53,6 +53,7 @@ impl<S: Steps> Runner<S> {
     pub fn check(&mut self) -> Result<Vec<Drift>, EngineError> {
         let observed = self.steps.observe()?;
         self.held.replace_kernel(observed.objects);
+        self.unsure.clear();
         Ok(self.drifts(|_| true))
     }
 
@@ -102,10 +103,10 @@ impl<S: Steps> Runner<S> {
                 rendered.push(Rendered { key: service.clone(), objects: self.held.wanted_of(keys.iter()) });
             }
         }
-        self.commit(rendered, &mut made);
+        self.commit_all(rendered, &mut made);
         if !self.holding {
-            let strays = differing.into_iter().filter(|key| self.held.is_stray(key)).collect();
-            let _ = self.remove(strays, &mut made.stale);
+            let strays: Vec<_> = differing.into_iter().filter(|key| self.held.is_stray(key)).collect();
+            let _ = self.remove(&strays, &mut made.stale);
         }
         made
     }
@@ -120,7 +121,7 @@ impl<S: Steps> Runner<S> {
             self.held.differing().filter(|(_, _, wanted)| wanted.is_none()).map(|(key, ..)| key.clone()).collect();
         let count = strays.len();
         let mut stale = Vec::new();
-        self.remove(strays, &mut stale).map_err(|error| super::problem(&error))?;
+        self.remove(&strays, &mut stale).map_err(|error| super::problem(&error))?;
         Ok(count)
     }
 

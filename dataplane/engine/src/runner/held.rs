@@ -11,6 +11,14 @@ struct Entry<V> {
     wanted: Option<V>,
     /// How many services (and the node) want it.
     users: u32,
+    /// How many of those want it only until their `finish`.
+    retiring: u32,
+}
+
+impl<V> Entry<V> {
+    fn new(kernel: Option<V>) -> Self {
+        Self { kernel, wanted: None, users: 0, retiring: 0 }
+    }
 }
 
 /// Objects by key.
@@ -21,8 +29,7 @@ pub(super) struct Held<K, V> {
 impl<K: Ord + Clone, V: Eq + Clone> Held<K, V> {
     /// What the kernel has at start; nothing is wanted yet.
     pub(super) fn adopt(kernel: Objects<K, V>) -> Self {
-        let entry = |(key, value)| (key, Entry { kernel: Some(value), wanted: None, users: 0 });
-        Self { entries: kernel.into_iter().map(entry).collect() }
+        Self { entries: kernel.into_iter().map(|(key, value)| (key, Entry::new(Some(value)))).collect() }
     }
 
     pub(super) fn in_kernel(&self) -> usize {
@@ -60,23 +67,24 @@ impl<K: Ord + Clone, V: Eq + Clone> Held<K, V> {
         self.entries.get(key).is_some_and(|entry| entry.kernel.is_some() && entry.wanted.is_none())
     }
 
-    /// Somebody else than the asking service (`own`: it is among the users) wants another value there.
-    pub(super) fn wanted_otherwise(&self, key: &K, value: &V, own: bool) -> bool {
-        self.entries.get(key).is_some_and(|entry| {
-            entry.users > u32::from(own) && entry.wanted.as_ref().is_some_and(|wanted| wanted != value)
-        })
+    /// How many keep another value there; those that are about to give it up do not count.
+    pub(super) fn opposed(&self, key: &K, value: &V) -> u32 {
+        match self.entries.get(key) {
+            Some(entry) if entry.wanted.as_ref().is_some_and(|wanted| wanted != value) => entry.users - entry.retiring,
+            _ => 0,
+        }
     }
 
     pub(super) fn set_kernel(&mut self, key: &K, value: Option<V>) {
         match self.entries.get_mut(key) {
             Some(entry) => {
                 entry.kernel = value;
-                if entry.kernel.is_none() && entry.wanted.is_none() {
+                if entry.kernel.is_none() && entry.users == 0 {
                     self.entries.remove(key);
                 }
             }
             None if value.is_some() => {
-                self.entries.insert(key.clone(), Entry { kernel: value, wanted: None, users: 0 });
+                self.entries.insert(key.clone(), Entry::new(value));
             }
             None => {}
         }
@@ -84,19 +92,33 @@ impl<K: Ord + Clone, V: Eq + Clone> Held<K, V> {
 
     /// One user more (`new`), or the same users with this value.
     pub(super) fn want(&mut self, key: &K, value: &V, new: bool) {
-        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry { kernel: None, wanted: None, users: 0 });
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry::new(None));
         if entry.wanted.as_ref() != Some(value) {
             entry.wanted = Some(value.clone());
         }
         entry.users += u32::from(new);
     }
 
-    /// One user more of what the kernel has.
-    pub(super) fn want_as_is(&mut self, key: &K) {
+    /// A user will give it up.
+    pub(super) fn retire(&mut self, key: &K) {
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.wanted.clone_from(&entry.kernel);
-            entry.users += 1;
+            entry.retiring += 1;
         }
+    }
+
+    /// A user that was to give it up keeps it.
+    pub(super) fn keep(&mut self, key: &K) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.retiring = entry.retiring.saturating_sub(1);
+        }
+    }
+
+    /// One retiring user more of what the kernel has, or may have: it could not be removed.
+    pub(super) fn retire_again(&mut self, key: &K) {
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry::new(None));
+        entry.wanted.clone_from(&entry.kernel);
+        entry.users += 1;
+        entry.retiring += 1;
     }
 
     /// One user less. True if it was the last: the object may go.
@@ -118,17 +140,19 @@ impl<K: Ord + Clone, V: Eq + Clone> Held<K, V> {
     pub(super) fn replace_kernel(&mut self, mut kernel: Objects<K, V>) {
         self.entries.retain(|key, entry| {
             entry.kernel = kernel.remove(key);
-            entry.kernel.is_some() || entry.wanted.is_some()
+            entry.kernel.is_some() || entry.users > 0
         });
         for (key, value) in kernel {
-            self.entries.insert(key, Entry { kernel: Some(value), wanted: None, users: 0 });
+            self.entries.insert(key, Entry::new(Some(value)));
         }
     }
 
-    /// Keys whose kernel value is not the wanted one, strays included.
+    /// Keys whose kernel value is not the wanted one, strays included. An object that is only wanted until it is removed
+    /// is not missed.
     pub(super) fn differing(&self) -> impl Iterator<Item = (&K, Option<&V>, Option<&V>)> {
         self.entries.iter().filter_map(|(key, entry)| {
-            (entry.kernel != entry.wanted).then_some((key, entry.kernel.as_ref(), entry.wanted.as_ref()))
+            let missed = entry.kernel.is_some() || entry.users > entry.retiring;
+            (entry.kernel != entry.wanted && missed).then_some((key, entry.kernel.as_ref(), entry.wanted.as_ref()))
         })
     }
 }

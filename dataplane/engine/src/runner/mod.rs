@@ -3,11 +3,14 @@
 //!
 //! A change goes in two halves, so that the caller can move capture (guard) or new flows (engine switch) between them:
 //! [`Runner::make`] adds and changes, [`Runner::finish`] removes what is left over. A batch that fails is bisected until
-//! the guilty service is alone; what was in force for it is put back. Everything is O(change), but for [`Runner::check`],
-//! which reads the whole kernel. [`drift`] compares and repairs.
+//! the guilty service is alone ([`commit`]); what was in force for it is put back. Everything is O(change), but for
+//! [`Runner::check`], which reads the whole kernel. [`drift`] compares and repairs.
 
+mod commit;
 mod drift;
 mod held;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +19,8 @@ use vipd_model::{Problem, ServiceKey};
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
 use crate::node::Node;
-use crate::plan::{Objects, Operation, Plan};
-use crate::steps::{Applied, ApplyError, EngineError, Steps};
+use crate::plan::{Objects, Plan};
+use crate::steps::{ApplyError, EngineError, Steps};
 
 pub use drift::{Drift, DriftKind};
 use held::Held;
@@ -49,6 +52,8 @@ pub struct Runner<S: Steps> {
     retiring: BTreeMap<ServiceKey, BTreeSet<S::Key>>,
     /// Keys of the node's own objects.
     node_keys: BTreeSet<S::Key>,
+    /// Keys whose last write failed and could not be read back; they are read before they are written again.
+    unsure: BTreeSet<S::Key>,
     /// Objects of ours that nobody wants are kept: the desired state is not known to be complete.
     holding: bool,
 }
@@ -75,6 +80,7 @@ impl<S: Steps> Runner<S> {
             services: BTreeMap::new(),
             retiring: BTreeMap::new(),
             node_keys: BTreeSet::new(),
+            unsure: BTreeSet::new(),
             holding: true,
         })
     }
@@ -116,7 +122,7 @@ impl<S: Steps> Runner<S> {
     pub fn set_node(&mut self, node: Node) -> Result<Vec<FlowFilter>, Problem> {
         let objects = self.steps.render_node(&node, &mut self.numbers);
         let mut stale = Vec::new();
-        self.apply(&objects, &mut stale).map_err(|error| problem(&error))?;
+        self.apply_alone(&objects, &mut stale).map_err(|error| problem(&error))?;
         let keys: BTreeSet<_> = objects.keys().cloned().collect();
         let before: BTreeSet<S::Key> = self.node_keys.clone();
         for (key, value) in &objects {
@@ -125,8 +131,8 @@ impl<S: Steps> Runner<S> {
         self.node_keys = keys;
         self.node = node;
         let gone: Vec<_> = before.into_iter().filter(|key| !self.node_keys.contains(key)).collect();
-        let unwanted = gone.into_iter().filter(|key| self.held.unwant(key)).collect();
-        self.remove(unwanted, &mut stale).map_err(|error| problem(&error))?;
+        let unwanted: Vec<_> = gone.into_iter().filter(|key| self.held.unwant(key)).collect();
+        self.remove_alone(&unwanted, &mut stale).map_err(|error| problem(&error))?;
         Ok(stale)
     }
 
@@ -140,125 +146,28 @@ impl<S: Steps> Runner<S> {
                 Some(input) => self.steps.render(&self.node, input, &mut self.numbers),
             };
             match objects {
-                Ok(objects) => match self.conflict(&key, &objects) {
-                    None => rendered.push(Rendered { key, objects }),
-                    Some(problem) => made.outcomes.push((key, Err(problem))),
-                },
+                Ok(objects) => rendered.push(Rendered { key, objects }),
                 Err(error) => made.outcomes.push((key, Err(error.problem))),
             }
         }
-        self.commit(rendered, &mut made);
+        self.commit_all(rendered, &mut made);
         made
-    }
-
-    /// Another service needs one of these objects, but otherwise. Rendering never does that; an engine with such a bug
-    /// must not let one service overwrite another.
-    fn conflict(&self, key: &ServiceKey, objects: &Objects<S::Key, S::Value>) -> Option<Problem> {
-        let mine = self.services.get(key);
-        let (object, _) = objects.iter().find(|(object, value)| {
-            let own = mine.is_some_and(|keys| keys.binary_search(object).is_ok());
-            self.held.wanted_otherwise(object, value, own)
-        })?;
-        Some(Problem::new(
-            vipd_model::ProblemCode::NotProgrammed,
-            "",
-            format!("{object} is needed by another service with another content; please report this"),
-        ))
-    }
-
-    /// Applies rendered changes together, or, where that fails, in halves.
-    fn commit(&mut self, mut rendered: Vec<Rendered<S>>, made: &mut Made) {
-        let mut together = Objects::new();
-        for change in &rendered {
-            together.extend(change.objects.iter().map(|(key, value)| (key.clone(), value.clone())));
-        }
-        match self.apply(&together, &mut made.stale) {
-            Ok(()) => {
-                for change in rendered {
-                    self.record(&change);
-                    made.outcomes.push((change.key, Ok(())));
-                }
-            }
-            Err(error) if rendered.len() == 1 => {
-                self.put_back(together.into_keys().collect(), &mut made.stale);
-                for change in rendered {
-                    made.outcomes.push((change.key, Err(problem(&error))));
-                }
-            }
-            Err(_) => {
-                let rest = rendered.split_off(rendered.len() / 2);
-                self.commit(rendered, made);
-                self.commit(rest, made);
-            }
-        }
-    }
-
-    /// Brings the kernel from what it has to these objects, all of them additions or changes.
-    fn apply(&mut self, objects: &Objects<S::Key, S::Value>, stale: &mut Vec<FlowFilter>) -> Result<(), ApplyError> {
-        let have = self.held.kernel_of(objects.keys());
-        let plan = self.steps.plan(&have, objects);
-        self.run(&plan.make, stale)
-    }
-
-    /// Applies operations and keeps the books, also when it fails half-way.
-    fn run(
-        &mut self,
-        operations: &[Operation<S::Key, S::Value>],
-        stale: &mut Vec<FlowFilter>,
-    ) -> Result<(), ApplyError> {
-        if operations.is_empty() {
-            return Ok(());
-        }
-        match self.steps.apply(operations, &mut self.numbers) {
-            Ok(()) => {
-                for operation in operations {
-                    self.held.set_kernel(operation.key(), operation.after().cloned());
-                }
-                stale.extend(self.steps.stale_flows(operations));
-                Ok(())
-            }
-            Err(error) => {
-                if error.applied == Applied::Unknown {
-                    let mut keys: Vec<_> = operations.iter().map(|operation| operation.key().clone()).collect();
-                    keys.sort();
-                    keys.dedup();
-                    // If even reading fails, the books keep what was before; the next check finds the difference.
-                    if let Ok(objects) = self.steps.look(&keys) {
-                        for key in &keys {
-                            self.held.set_kernel(key, objects.get(key).cloned());
-                        }
-                    }
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// After a service failed alone: what others or its last good state want there is restored, what nobody wants goes.
-    fn put_back(&mut self, keys: Vec<S::Key>, stale: &mut Vec<FlowFilter>) {
-        let have = self.held.kernel_of(keys.iter());
-        let mut want = self.held.wanted_of(keys.iter());
-        if self.holding {
-            // Objects that were here before us stay while we hold.
-            for (key, value) in &have {
-                if self.held.is_stray(key) {
-                    want.entry(key.clone()).or_insert_with(|| value.clone());
-                }
-            }
-        }
-        let plan = self.steps.plan(&have, &want);
-        // A failure here leaves a difference that the next check repairs.
-        let _ = self.run(&plan.make, stale).and_then(|()| self.run(&plan.finish, stale));
     }
 
     fn record(&mut self, change: &Rendered<S>) {
         let before = self.services.remove(&change.key).unwrap_or_default();
         let mut retiring = self.retiring.remove(&change.key).unwrap_or_default();
         for (key, value) in &change.objects {
-            let had = before.binary_search(key).is_ok() || retiring.remove(key);
-            self.held.want(key, value, !had);
+            let kept = retiring.remove(key);
+            if kept {
+                self.held.keep(key);
+            }
+            self.held.want(key, value, !kept && before.binary_search(key).is_err());
         }
-        retiring.extend(before.into_iter().filter(|key| !change.objects.contains_key(key)));
+        for key in before.into_iter().filter(|key| !change.objects.contains_key(key)) {
+            self.held.retire(&key);
+            retiring.insert(key);
+        }
         if !change.objects.is_empty() {
             self.services.insert(change.key.clone(), change.objects.keys().cloned().collect());
         }
@@ -275,25 +184,26 @@ impl<S: Steps> Runner<S> {
         for service in services {
             let mut mine = Vec::new();
             for key in self.retiring.remove(service).unwrap_or_default() {
-                if self.held.unwant(&key) {
+                self.held.keep(&key);
+                let last = self.held.unwant(&key);
+                if last || (self.held.users(&key) == 0 && self.unsure.contains(&key)) {
                     mine.push(key);
                 }
             }
             unwanted.extend(mine.iter().cloned());
             of_service.push((service, mine));
         }
-        if self.remove(unwanted, &mut made.stale).is_ok() {
+        if self.remove(&unwanted, &mut made.stale).is_ok() {
             made.outcomes = services.iter().map(|service| (service.clone(), Ok(()))).collect();
             return made;
         }
         for (service, keys) in of_service {
-            let left: Vec<_> = keys.into_iter().filter(|key| self.held.kernel(key).is_some()).collect();
-            let outcome = self.remove(left.clone(), &mut made.stale).map_err(|error| problem(&error));
+            let outcome = self.remove_alone(&keys, &mut made.stale).map_err(|error| problem(&error));
             if outcome.is_err() {
                 // Still there, still ours: wanted once more, so that the next `finish` tries again.
-                for key in &left {
-                    self.held.want_as_is(key);
-                }
+                let mut left = keys;
+                left.retain(|key| self.held.kernel(key).is_some() || self.unsure.contains(key));
+                left.iter().for_each(|key| self.held.retire_again(key));
                 self.retiring.entry(service.clone()).or_default().extend(left);
             }
             made.outcomes.push((service.clone(), outcome));
@@ -301,31 +211,37 @@ impl<S: Steps> Runner<S> {
         made
     }
 
-    fn remove(&mut self, keys: Vec<S::Key>, stale: &mut Vec<FlowFilter>) -> Result<(), ApplyError> {
-        let have = self.held.kernel_of(keys.iter());
-        let plan = self.steps.plan(&have, &Objects::new());
-        self.run(&plan.finish, stale)
-    }
-
     /// What a batch would do to the kernel. Changes nothing.
     pub fn dry_run(&self, batch: Vec<Change<S::Input>>) -> (Plan<S::Key, S::Value>, Vec<Outcome>) {
         let mut numbers = self.numbers.clone();
         let mut outcomes = Vec::new();
-        let (mut have, mut want) = (Objects::new(), Objects::new());
+        let mut rendered = Vec::with_capacity(batch.len());
         for (key, input) in batch {
-            let rendered = match &input {
+            let objects = match &input {
                 None => Ok(Objects::new()),
                 Some(input) => self.steps.render(&self.node, input, &mut numbers),
             };
-            outcomes.push((key.clone(), rendered.as_ref().map(|_| ()).map_err(|error| error.problem.clone())));
-            let Ok(objects) = rendered else { continue };
-            let before = self.services.get(&key).cloned().unwrap_or_default();
-            let goes = before.iter().filter(|object| !objects.contains_key(object) && self.held.users(object) == 1);
-            have.extend(self.held.kernel_of(goes));
-            have.extend(self.held.kernel_of(objects.keys()));
-            want.extend(objects);
+            match objects {
+                Ok(objects) => rendered.push(Rendered { key, objects }),
+                Err(error) => outcomes.push((key, Err(error.problem))),
+            }
         }
-        have.retain(|key, _| !self.node_keys.contains(key));
+        let (rendered, contended) = self.part_contended(rendered);
+        outcomes.extend(contended.into_iter().map(|(change, problem)| (change.key, Err(problem))));
+        let mut given_up: BTreeMap<&S::Key, u32> = BTreeMap::new();
+        let mut want = Objects::new();
+        for change in &rendered {
+            let held = self.services.get(&change.key).into_iter().flatten();
+            let retiring = self.retiring.get(&change.key).into_iter().flatten();
+            for key in held.chain(retiring).filter(|key| !change.objects.contains_key(key)) {
+                *given_up.entry(key).or_default() += 1;
+            }
+            want.extend(change.objects.iter().map(|(key, value)| (key.clone(), value.clone())));
+            outcomes.push((change.key.clone(), Ok(())));
+        }
+        let goes = given_up.iter().filter(|(key, users)| !want.contains_key(**key) && self.held.users(key) <= **users);
+        let mut have = self.held.kernel_of(goes.map(|(key, _)| *key));
+        have.extend(self.held.kernel_of(want.keys()));
         (self.steps.plan(&have, &want), outcomes)
     }
 }
