@@ -1,5 +1,6 @@
 //! What commands do to the desired state.
 
+mod any;
 mod contests;
 mod engine_choice;
 mod laws;
