@@ -79,7 +79,8 @@ pub(crate) async fn reach(shared: &Shared, slot: &Slot, place: &Place, flow: &Fl
     }
 }
 
-fn note_failure(shared: &Shared, slot: &Slot, flow: &Flow, chosen: &Chosen, why: &str) {
+/// Remembers that an endpoint did not answer, so that others are spared.
+pub(crate) fn note_failure(shared: &Shared, slot: &Slot, flow: &Flow, chosen: &Chosen, why: &str) {
     if chosen.target.health.failed(shared.now()) {
         tracing::warn!(
             service = %chosen.service().key, endpoint = %chosen.target.key, why,

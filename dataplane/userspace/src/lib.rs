@@ -28,6 +28,7 @@ pub mod sources;
 mod splice;
 pub mod stats;
 mod table;
+mod udp;
 mod workers;
 
 pub use affinity::AFFINITY_CLIENTS_MAX;
@@ -37,3 +38,4 @@ pub use objects::{Admission, Door};
 pub use proxy::{Proxy, ProxyConfig};
 pub use render::{PORTS, RANGE_PORTS_MAX, Way};
 pub use sources::Sources;
+pub use udp::session::{SILENCE_ANSWERED_MS, SILENCE_UNANSWERED_MS};

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use vipd_model::{Family, Selected, ServiceKey};
+use vipd_model::{Family, Place as At, Selected, ServiceKey};
 
 use crate::budget::{Budget, Shedding};
 use crate::choose::{Chosen, Denied, Tried, choose};
@@ -21,6 +21,8 @@ use crate::served::{Aftermath, Served, Slot};
 use crate::sources::Sources;
 use crate::stats::{ProxyStatistics, ServiceStatistics, Shed};
 use crate::table::{Place, Table};
+use crate::udp;
+use crate::udp::door::Destination;
 use crate::workers::{Task, Workers, raise_descriptor_limit};
 
 /// How the proxy is made.
@@ -56,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) budget: Arc<Budget>,
     /// Descriptors of the pipes that they borrow; apart, so that idle pipes never turn a client away.
     pub(crate) pipes: Arc<Budget>,
+    /// UDP sessions.
+    pub(crate) sessions: Arc<Budget>,
     pub(crate) reserve: Reserve,
     pub(crate) shed: Shed,
     pub(crate) shedding: Shedding,
@@ -112,6 +116,7 @@ impl Proxy {
             sources: ArcSwapOption::empty(),
             budget: Budget::new(descriptors - descriptors / PIPE_PART),
             pipes: Budget::new(descriptors / PIPE_PART),
+            sessions: Budget::new(config.sessions),
             reserve: Reserve::new(),
             shed: Shed::default(),
             shedding: Shedding::default(),
@@ -224,7 +229,14 @@ impl Proxy {
                 self.open_tcp((Ipv6Addr::UNSPECIFIED, 0).into(), Arrival::Captured, admission)?
             }
             Door::Tcp(address) => self.open_tcp(address, Arrival::Direct, admission)?,
-            Door::CapturedUdp(..) | Door::Udp(_) => return Err(io::ErrorKind::Unsupported.into()),
+            Door::CapturedUdp(place, port) => {
+                let any: IpAddr = match place {
+                    At::Address(IpAddr::V4(_)) | At::Node(Family::V4) => Ipv4Addr::UNSPECIFIED.into(),
+                    At::Address(IpAddr::V6(_)) | At::Node(Family::V6) => Ipv6Addr::UNSPECIFIED.into(),
+                };
+                self.open_udp((any, 0).into(), Destination::Captured(place, port), admission)?
+            }
+            Door::Udp(address) => self.open_udp(address, Destination::Direct(address), admission)?,
         };
         let port = open.port;
         self.doors().insert(door, open);
@@ -246,6 +258,19 @@ impl Proxy {
             }));
         }
         Ok(Open { port, admission: admission.clone(), tasks })
+    }
+
+    fn open_udp(&self, address: SocketAddr, destination: Destination, admission: &Admission) -> io::Result<Open> {
+        let socket = udp::door::bind(address, admission)?;
+        let port = socket.local_addr()?.port();
+        let shared = Arc::clone(&self.shared);
+        let task = Task::spawn(self.workers.one(), async move {
+            match tokio::net::UdpSocket::from_std(socket) {
+                Ok(socket) => udp::door::serve(socket, destination, shared).await,
+                Err(error) => tracing::error!(%error, %address, "cannot wait for datagrams"),
+            }
+        });
+        Ok(Open { port, admission: admission.clone(), tasks: vec![task] })
     }
 
     /// Closes a door and returns when it is closed. Flows that came through it go on.

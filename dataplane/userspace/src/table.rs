@@ -5,6 +5,7 @@
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
@@ -50,13 +51,18 @@ type Bucket<T> = Vec<(Place, Arc<T>)>;
 /// The table. `T` is what stands at a place.
 pub(crate) struct Table<T> {
     buckets: Box<[ArcSwapOption<Bucket<T>>]>,
+    version: AtomicU64,
     /// One writer at a time; readers never see it.
     writer: Mutex<()>,
 }
 
 impl<T> Table<T> {
     pub(crate) fn new() -> Self {
-        Self { buckets: (0..BUCKETS).map(|_| ArcSwapOption::empty()).collect(), writer: Mutex::new(()) }
+        Self {
+            buckets: (0..BUCKETS).map(|_| ArcSwapOption::empty()).collect(),
+            version: AtomicU64::new(0),
+            writer: Mutex::new(()),
+        }
     }
 
     fn bucket(&self, key: &BucketKey) -> &ArcSwapOption<Bucket<T>> {
@@ -67,22 +73,24 @@ impl<T> Table<T> {
 
     /// What stands at an address and port: a VIP before a node port, one port before a range.
     pub(crate) fn find(&self, protocol: Protocol, address: IpAddr, port: u16) -> Option<(Place, Arc<T>)> {
-        for spot in [Spot::Vip(address), Spot::Node(Family::of(address))] {
-            for key_port in [port, 0] {
-                let key = BucketKey { protocol, spot, port: key_port };
-                let bucket = self.bucket(&key).load();
-                let found = bucket.as_ref().and_then(|bucket| {
-                    bucket
-                        .iter()
-                        .find(|(place, _)| BucketKey::of(place) == key && place.ports.contains(port))
-                        .map(|(place, value)| (*place, Arc::clone(value)))
-                });
-                if found.is_some() {
-                    return found;
-                }
-            }
-        }
-        None
+        let at_vip = self.find_at(protocol, Spot::Vip(address), port);
+        at_vip.or_else(|| self.find_at(protocol, Spot::Node(Family::of(address)), port))
+    }
+
+    /// What stands at a port of a spot: one port before a range.
+    pub(crate) fn find_at(&self, protocol: Protocol, spot: Spot, port: u16) -> Option<(Place, Arc<T>)> {
+        [port, 0].into_iter().find_map(|key_port| {
+            let key = BucketKey { protocol, spot, port: key_port };
+            let bucket = self.bucket(&key).load();
+            let mut here = bucket.as_ref()?.iter();
+            let found = here.find(|(place, _)| BucketKey::of(place) == key && place.ports.contains(port));
+            found.map(|(place, value)| (*place, Arc::clone(value)))
+        })
+    }
+
+    /// Another number after every change, so that what was found may be kept while it stays the same.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// Puts `value` at a place; what stood there before does not any more.
@@ -107,6 +115,7 @@ impl<T> Table<T> {
         };
         edit(&mut bucket);
         cell.store((!bucket.is_empty()).then(|| Arc::new(bucket)));
+        self.version.fetch_add(1, Ordering::AcqRel);
     }
 }
 
