@@ -4,24 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use super::Desired;
-use crate::frontend::{Family, Place, PortRange, Span};
+use crate::frontend::{Place, PortRange, Span};
 use crate::problem::Problem;
 use crate::service::{Protocol, Service};
 
 impl Desired {
-    /// Who holds a port of a VIP, and by which of its frontends.
+    /// Who holds a port of a place, and by which of its frontends.
     #[must_use]
-    pub fn vip_holder(&self, protocol: Protocol, address: IpAddr, port: u16) -> Option<(&Arc<Service>, u32)> {
-        self.holder(protocol, Place::Address(address), port)
-    }
-
-    /// Who holds a node port of a family, and by which of its frontends.
-    #[must_use]
-    pub fn node_port_holder(&self, protocol: Protocol, family: Family, port: u16) -> Option<(&Arc<Service>, u32)> {
-        self.holder(protocol, Place::Node(family), port)
-    }
-
-    fn holder(&self, protocol: Protocol, place: Place, port: u16) -> Option<(&Arc<Service>, u32)> {
+    pub fn holder(&self, place: Place, protocol: Protocol, port: u16) -> Option<(&Arc<Service>, u32)> {
         let (key, frontend) = self.claims.holder(protocol, place, port)?;
         Some((self.service(key)?, frontend))
     }

@@ -11,7 +11,8 @@ use crate::owner::Owner;
 use crate::service::{Contest, Protocol};
 
 pub(super) fn keys() -> impl Strategy<Value = ServiceKey> {
-    (0..2usize, 0..4usize).prop_map(|(owner, name)| ServiceKey::new(["k8s", "ops"][owner], ["a", "b", "c", "d"][name]).unwrap())
+    (0..2usize, 0..4usize)
+        .prop_map(|(owner, name)| ServiceKey::new(["k8s", "ops"][owner], ["a", "b", "c", "d"][name]).unwrap())
 }
 
 /// VIPs and endpoints share addresses, so that loops happen.

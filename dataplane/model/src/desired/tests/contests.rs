@@ -1,8 +1,8 @@
 //! Contested frontends.
 
 use super::*;
-use crate::frontend::{At, NodePort, PortRange};
-use crate::service::{Contest, Protocol};
+use crate::frontend::{At, NodePort, Place, PortRange};
+use crate::service::{Contest, Protocol, Service};
 
 fn waits(precedence: u64, frontends: Vec<Frontend>) -> Definition {
     Definition { on_contest: Contest::Wait, precedence, ..serving(frontends) }
@@ -18,6 +18,10 @@ fn node_port(port: u16, v4: bool, v6: bool) -> Frontend {
 
 fn waiting(node: &Node, name: &str) -> Vec<u32> {
     node.desired.service(&key(name)).unwrap().waiting.clone()
+}
+
+fn holder<'a>(node: &'a Node, address: &str) -> &'a Service {
+    node.desired.holder(Place::Address(ip(address)), Protocol::Tcp, 80).unwrap().0
 }
 
 #[test]
@@ -75,7 +79,7 @@ fn the_one_that_waits_is_promoted_in_the_change_that_frees_the_frontend() {
     let changed: Vec<_> = delta.services.iter().map(|c| c.key.name.as_str()).collect();
     assert_eq!(changed, ["a", "b"]);
     assert_eq!(waiting(&node, "b"), [] as [u32; 0]);
-    let (service, _) = node.desired.vip_holder(Protocol::Tcp, ip("10.0.0.1"), 80).unwrap();
+    let service = holder(&node, "10.0.0.1");
     assert_eq!(service.key, key("b"));
     assert_eq!(service.revisions.newest(), revision(2), "nothing that it declared has changed");
 }
@@ -112,7 +116,7 @@ fn frontends_swap_in_one_apply() {
     node.one(upsert("w", waits(1, vec![vip("10.0.0.1", 80)]))).unwrap();
     let swap = vec![upsert("a", serving(vec![vip("10.0.0.2", 80)])), upsert("b", serving(vec![vip("10.0.0.1", 80)]))];
     node.apply(Mode::Atomic, swap).unwrap();
-    let (holder, _) = node.desired.vip_holder(Protocol::Tcp, ip("10.0.0.1"), 80).unwrap();
+    let holder = holder(&node, "10.0.0.1");
     assert_eq!(holder.key, key("b"), "it was never free, so the one that waits did not get it");
 
     let moved = vec![delete("b"), upsert("c", serving(vec![vip("10.0.0.1", 80)]))];
@@ -138,7 +142,7 @@ fn in_mode_each_a_refused_service_keeps_its_frontend_from_the_next() {
     assert_eq!(delta.refused.iter().map(|r| r.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(delta.services.len(), 1);
     for (name, address) in [("a", "10.0.0.1"), ("b", "10.0.0.2"), ("c", "10.0.0.3"), ("d", "10.0.0.8")] {
-        assert_eq!(node.desired.vip_holder(Protocol::Tcp, ip(address), 80).unwrap().0.key, key(name));
+        assert_eq!(holder(&node, address).key, key(name));
     }
 }
 
