@@ -179,10 +179,32 @@ impl Nft {
             m.string(2, set);
         };
         self.socket.dump(Command::GetElement.kind(), &operation, request, |elements: &mut Vec<_>, m| {
-            let list = m.attrs(NFGENMSG).nested(3).unwrap_or(Attrs::new(&[]));
-            elements.extend(list.filter_map(|attr| parse_element(attr.payload)));
+            elements.extend(listed(m.attrs(NFGENMSG)));
         })
     }
+
+    /// The element with the same key as `wanted`, with its data; none if it, the set or the table is absent.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn element(&mut self, table: &str, set: &str, wanted: &Element) -> Result<Option<Element>, Error> {
+        let operation = format!("read an element of {table}/{set}");
+        let answer = self.socket.ask(Command::GetElement.kind(), &operation, |m| {
+            table_request(m, table);
+            m.string(2, set);
+            m.nest(3, |list| Element::key(wanted.key.as_slice()).encode(list, None));
+        });
+        match answer {
+            Ok(body) => Ok(listed(Attrs::new(body.get(NFGENMSG..).unwrap_or_default())).next()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// `NFTA_SET_ELEM_LIST_ELEMENTS` of an answer.
+fn listed(attrs: Attrs<'_>) -> impl Iterator<Item = Element> {
+    attrs.nested(3).unwrap_or(Attrs::new(&[])).filter_map(|attr| parse_element(attr.payload))
 }
 
 /// `nfgenmsg` and the table's name, the head of every request.

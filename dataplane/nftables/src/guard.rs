@@ -1,0 +1,160 @@
+//! The guard itself: the four steps over guard entries, on a socket that owns our tables.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use vipd_engine::{
+    ApplyError, Assignments, EngineError, FlowFilter, GuardInput, Node, Objects, Observed, Operation, RenderError,
+    Steps,
+};
+use vipd_netlink::{
+    Error,
+    nft::{Batch, Nft, TableFlags},
+};
+
+use crate::{
+    apply, flows,
+    names::TableName,
+    object::{Key, Object, Value},
+    observe,
+    probe::{self, Unusable},
+    render,
+};
+
+/// How long a start waits for the tables' last owner.
+const OWNER_PATIENCE: Duration = Duration::from_secs(1);
+/// Above so many elements a dump of everything costs less than a question for each.
+const FEW: usize = 1000;
+
+/// The guard by nftables, in the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Guard {
+    nft: Nft,
+    flags: TableFlags,
+}
+
+impl Guard {
+    /// Finds out whether this node lets us, and opens the guard. Writes nothing.
+    ///
+    /// Where the kernel knows `owner` and `persist`, our tables are this socket's alone while the process lives: nobody
+    /// else's `nft flush ruleset` touches them. When it dies they stay, ownerless, until the next process takes them
+    /// over with its first change; in between a flush would take them, and the start repairs that.
+    ///
+    /// # Errors
+    /// [`Unusable`] says what is missing, or that another process owns the tables.
+    pub fn open() -> Result<Self, Unusable> {
+        let mut guard = Self::open_without_owner()?;
+        let mut can_be_owned = probe::ownership(&mut guard.nft);
+        for name in TableName::ALL {
+            let table = guard.nft.table(name.as_str()).map_err(|error| Unusable::because(&error))?;
+            // The kernel gives a table without an owner none later.
+            can_be_owned &= table.is_none_or(|table| table.flags.persist);
+        }
+        if can_be_owned {
+            guard.flags = TableFlags::OWNED;
+        }
+        Ok(guard)
+    }
+
+    /// As [`Guard::open`], with tables that anybody may change and flush; drift repair puts them back.
+    ///
+    /// # Errors
+    /// As [`Guard::open`].
+    pub fn open_without_owner() -> Result<Self, Unusable> {
+        let mut nft = Nft::open().map_err(|error| Unusable::because(&error))?;
+        probe::layout(&mut nft)?;
+        wait_for_owners_to_go(&mut nft)?;
+        Ok(Self { nft, flags: TableFlags::default() })
+    }
+
+    /// Whether this node lets a guard be, without opening one.
+    ///
+    /// # Errors
+    /// [`Unusable`] says what is missing.
+    pub fn probe() -> Result<(), Unusable> {
+        let mut nft = Nft::open().map_err(|error| Unusable::because(&error))?;
+        probe::layout(&mut nft)
+    }
+
+    /// Generation of the rule set: it moves with every change of anybody's, so an equal one means that nothing drifted.
+    ///
+    /// # Errors
+    /// If the kernel does not say.
+    pub fn generation(&mut self) -> Result<u32, EngineError> {
+        self.nft.generation().map_err(|error| failed("read the rule set's generation", &error))
+    }
+}
+
+impl Steps for Guard {
+    type Input = GuardInput;
+    type Key = Key;
+    type Value = Value;
+
+    fn render_node(&self, node: &Node, _: &mut Assignments) -> Objects<Key, Value> {
+        render::node(node, self.flags)
+    }
+
+    fn render(&self, _: &Node, input: &GuardInput, _: &mut Assignments) -> Result<Objects<Key, Value>, RenderError> {
+        render::service(input)
+    }
+
+    fn observe(&mut self) -> Result<Observed<Key, Value>, EngineError> {
+        let objects = observe::all(&mut self.nft).map_err(|error| failed("read our nftables tables", &error))?;
+        Ok(Observed { objects, numbers: Assignments::default() })
+    }
+
+    fn look(&mut self, keys: &[Key]) -> Result<Objects<Key, Value>, EngineError> {
+        if keys.len() <= FEW && keys.iter().all(|key| matches!(key.object, Object::Element(..))) {
+            return observe::elements(&mut self.nft, keys).map_err(|error| failed("read elements", &error));
+        }
+        let mut objects = self.observe()?.objects;
+        objects.retain(|key, _| keys.binary_search(key).is_ok());
+        Ok(objects)
+    }
+
+    fn apply(&mut self, operations: &[Operation<Key, Value>], _: &mut Assignments) -> Result<(), ApplyError> {
+        apply::all(&mut self.nft, operations)
+    }
+
+    fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
+        flows::stale(operations)
+    }
+
+    fn cleanup(&mut self) -> Result<u64, EngineError> {
+        let objects = self.observe()?.objects.len() as u64;
+        for name in TableName::ALL.into_iter().rev() {
+            let mut batch = Batch::new(name.as_str());
+            batch.delete_table();
+            match self.nft.commit(&mut batch) {
+                Err(error) if !error.is_not_found() => return Err(failed("delete our nftables tables", &error)),
+                _ => {}
+            }
+        }
+        Ok(objects)
+    }
+}
+
+/// A process that has just been killed may hold its socket for a moment longer.
+fn wait_for_owners_to_go(nft: &mut Nft) -> Result<(), Unusable> {
+    let patience = Instant::now() + OWNER_PATIENCE;
+    for name in TableName::ALL {
+        while let Some(owner) =
+            nft.table(name.as_str()).map_err(|error| Unusable::because(&error))?.and_then(|table| table.owner)
+        {
+            if Instant::now() > patience {
+                return Err(Unusable(format!(
+                    "table inet {name} belongs to another running process (netlink port {owner}, often its process id): \
+                     stop the other vipd first"
+                )));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    Ok(())
+}
+
+fn failed(operation: &'static str, error: &Error) -> EngineError {
+    EngineError { operation, message: error.to_string(), retry: true }
+}
