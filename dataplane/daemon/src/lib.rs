@@ -3,3 +3,5 @@
 pub mod api;
 pub mod config;
 pub mod reconcile;
+
+pub use config::Config;

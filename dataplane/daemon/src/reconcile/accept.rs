@@ -179,6 +179,9 @@ fn stored(delta: &Delta) -> bool {
 }
 
 fn note_changed(core: &mut Core, command: &Command, delta: &Delta) {
+    if delta.changed() {
+        core.changes.advance(delta.revision);
+    }
     for change in &delta.services {
         core.tracks.update(&change.key, |track| {
             track.wanted = delta.revision;

@@ -12,14 +12,25 @@ const DELETIONS_KEPT: usize = 10_000;
 #[derive(Debug)]
 pub struct Changes {
     next: u64,
+    /// The node's revision now.
+    revision: Revision,
     place: HashMap<ServiceKey, u64>,
-    log: BTreeMap<u64, (ServiceKey, Option<Revision>)>,
+    log: BTreeMap<u64, Entry>,
     /// Places of deletions, oldest first.
     deletions: BTreeMap<u64, Revision>,
     /// Deletions up to this revision are not known any more.
     deletions_forgotten: Revision,
     /// The newest place of those; a reader that has not passed it must start over.
     forgotten_place: u64,
+}
+
+/// One service's newest place.
+#[derive(Debug)]
+struct Entry {
+    key: ServiceKey,
+    deleted: Option<Revision>,
+    /// The node's revision then.
+    at: Revision,
 }
 
 /// One service that changed.
@@ -39,12 +50,18 @@ impl Changes {
     pub fn new(revision: Revision) -> Self {
         Self {
             next: 1,
+            revision,
             place: HashMap::new(),
             log: BTreeMap::new(),
             deletions: BTreeMap::new(),
             deletions_forgotten: revision,
             forgotten_place: 0,
         }
+    }
+
+    /// The node is at this revision now.
+    pub fn advance(&mut self, revision: Revision) {
+        self.revision = self.revision.max(revision);
     }
 
     /// The service, or its status, is new.
@@ -54,7 +71,7 @@ impl Changes {
 
     /// The status of the service is new; of a deleted one nobody wants to know.
     pub fn touch_status(&mut self, key: &ServiceKey) {
-        let deleted = |place| self.log.get(place).is_some_and(|(_, deleted)| deleted.is_some());
+        let deleted = |place| self.log.get(place).is_some_and(|entry| entry.deleted.is_some());
         if !self.place.get(key).is_some_and(deleted) {
             self.record(key, None);
         }
@@ -66,8 +83,8 @@ impl Changes {
         self.deletions.insert(self.next - 1, revision);
         while self.deletions.len() > DELETIONS_KEPT {
             let Some((place, revision)) = self.deletions.pop_first() else { break };
-            if let Some((key, _)) = self.log.remove(&place) {
-                self.place.remove(&key);
+            if let Some(entry) = self.log.remove(&place) {
+                self.place.remove(&entry.key);
             }
             self.deletions_forgotten = self.deletions_forgotten.max(revision);
             self.forgotten_place = place;
@@ -81,7 +98,7 @@ impl Changes {
             self.log.remove(&before);
             self.deletions.remove(&before);
         }
-        self.log.insert(place, (key.clone(), deleted));
+        self.log.insert(place, Entry { key: key.clone(), deleted, at: self.revision });
     }
 
     /// The place before which everything has been seen by a reader that starts now.
@@ -97,10 +114,10 @@ impl Changes {
         if cursor < self.forgotten_place {
             return None;
         }
-        let changed = self.log.range(cursor + 1..).take(limit).map(|(place, (key, deleted))| Changed {
+        let changed = self.log.range(cursor + 1..).take(limit).map(|(place, entry)| Changed {
             cursor: *place,
-            key: key.clone(),
-            deleted: *deleted,
+            key: entry.key.clone(),
+            deleted: entry.deleted,
         });
         Some(changed.collect())
     }
@@ -114,9 +131,16 @@ impl Changes {
     /// Services deleted after this revision.
     pub fn deleted_after(&self, revision: Revision) -> impl Iterator<Item = (&ServiceKey, Revision)> {
         self.deletions.iter().filter(move |(_, deleted)| **deleted > revision).filter_map(|(place, deleted)| {
-            let (key, _) = self.log.get(place)?;
-            Some((key, *deleted))
+            Some((&self.log.get(place)?.key, *deleted))
         })
+    }
+
+    /// Services that are there and of which something (their status too) changed while the node was at this revision or
+    /// a later one: what a reader that saw everything up to it may have missed.
+    pub fn touched_since(&self, revision: Revision) -> impl Iterator<Item = &ServiceKey> {
+        // Places are in the order of time, so the revisions beside them never fall.
+        let newest_first = self.log.values().rev().take_while(move |entry| entry.at >= revision);
+        newest_first.filter(|entry| entry.deleted.is_none()).map(|entry| &entry.key)
     }
 }
 
@@ -142,6 +166,21 @@ mod tests {
             [(key("b"), None), (key("a"), Some(Revision(9)))]
         );
         assert_eq!(changes.after(changes.cursor(), 10).unwrap(), []);
+    }
+
+    #[test]
+    fn a_status_that_changed_without_a_revision_is_not_missed() {
+        let mut changes = Changes::new(Revision(5));
+        changes.touch(&key("a"));
+        changes.advance(Revision(6));
+        changes.touch(&key("b"));
+        changes.touch_status(&key("c"));
+        changes.advance(Revision(7));
+        changes.delete(&key("c"), Revision(7));
+        let since = |revision| changes.touched_since(Revision(revision)).map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(since(5), ["ops/b", "ops/a"]);
+        assert_eq!(since(6), ["ops/b"]);
+        assert!(since(7).is_empty());
     }
 
     #[test]

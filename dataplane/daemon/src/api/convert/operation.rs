@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use vipd_model::command::{Mode, Operation};
-use vipd_model::problem::Refused;
+use vipd_model::limits::NOTE_BYTES;
+use vipd_model::problem::{Refused, Rejection};
 use vipd_model::{OwnerName, Revision, Wait};
 use vipd_proto::v1;
 
@@ -20,9 +21,6 @@ pub struct Options {
     /// For the journal.
     pub note: String,
 }
-
-/// Longest note of a write, in bytes of UTF-8 (`vipd.v1.WriteOptions.note`).
-const NOTE_BYTES: usize = 256;
 
 /// The options of a write, which may be absent.
 pub fn parse_options(message: Option<v1::WriteOptions>, at: &Path<'_>, problems: &mut Problems) -> Option<Options> {
@@ -214,4 +212,24 @@ fn named(message: &v1::Operation, default: &OwnerName) -> (String, String) {
         None => ("", ""),
     };
     (scalar::cut(if owner.is_empty() { default.as_str() } else { owner }), scalar::cut(name))
+}
+
+impl Operations {
+    /// EACH: also refuses those of which `check` says why; it is told the path of each in the request.
+    pub fn refuse_where(&mut self, check: impl Fn(&Operation, &str) -> Result<(), Rejection>) {
+        let converted = std::mem::take(&mut self.converted).into_iter().zip(std::mem::take(&mut self.indices));
+        for (operation, index) in converted {
+            match check(&operation, &format!("operations[{index}]")) {
+                Ok(()) => {
+                    self.converted.push(operation);
+                    self.indices.push(index);
+                }
+                Err(rejection) => {
+                    let key = operation.key();
+                    let (owner, name) = (key.owner.to_string(), key.name.to_string());
+                    self.refused.push(Refused { index, owner, name, problems: rejection.problems });
+                }
+            }
+        }
+    }
 }
