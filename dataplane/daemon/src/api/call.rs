@@ -87,7 +87,10 @@ impl Api {
     /// A place for a stream that stays open.
     pub(super) fn stream_place(&self) -> Result<OwnedSemaphorePermit, Status> {
         Arc::clone(&self.streams).try_acquire_owned().map_err(|_| {
-            status::limit(format!("{} Watch and Events streams are open, the most at once; close some", self.streams_most))
+            status::limit(format!(
+                "{} Watch and Events streams are open, the most at once; close some",
+                self.streams_most
+            ))
         })
     }
 }

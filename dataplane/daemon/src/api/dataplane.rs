@@ -126,7 +126,8 @@ impl Dataplane for Api {
         request: Request<v1::GetServiceRequest>,
     ) -> Result<Response<v1::GetServiceResponse>, Status> {
         let (call, message) = self.enter(request)?;
-        let key = call.read(|default, at, problems| scalar::key(&message.owner, &message.name, default, at, problems))?;
+        let key =
+            call.read(|default, at, problems| scalar::key(&message.owner, &message.name, default, at, problems))?;
         super::list::get(self, &call, &key).map(Response::new)
     }
 
@@ -192,9 +193,8 @@ impl Dataplane for Api {
         request: Request<v1::RenewLeaseRequest>,
     ) -> Result<Response<v1::RenewLeaseResponse>, Status> {
         let (call, message) = self.enter(request)?;
-        let name = call.read(|default, at, problems| {
-            scalar::owner(&message.owner, default, &at.field("owner"), problems)
-        })?;
+        let name =
+            call.read(|default, at, problems| scalar::owner(&message.owner, default, &at.field("owner"), problems))?;
         let options = operation::Options { session: message.session, ..super::call::only_note(String::new()) };
         call.write(Asked::RenewLease(name.clone()), options).await?;
         let expires = self.control.read(|core| core.desired.owner(&name).and_then(|record| core.lease_expires(record)));

@@ -102,7 +102,8 @@ pub(super) async fn list(
         0 => PAGE_SERVICES,
         size => size.min(PAGE_SERVICES_MOST),
     };
-    let mut page = v1::ListServicesResponse { revision: api.control.read(|core| core.desired.revision().0), ..Default::default() };
+    let mut page =
+        v1::ListServicesResponse { revision: api.control.read(|core| core.desired.revision().0), ..Default::default() };
     let mut bytes = 0;
     loop {
         let Looked { found, last } = api.control.read(|core| look(core, call, &filter, after.as_ref(), size));
@@ -186,6 +187,10 @@ pub(super) fn owners(api: &Api, call: &Call) -> v1::ListOwnersResponse {
 
 /// NO_SUCH_SERVICE.
 pub(super) fn no_such_service(key: &ServiceKey) -> Rejection {
-    Problem::new(ProblemCode::NoSuchService, "name", format!("there is no service {key}; ListServices shows what there is"))
-        .into()
+    Problem::new(
+        ProblemCode::NoSuchService,
+        "name",
+        format!("there is no service {key}; ListServices shows what there is"),
+    )
+    .into()
 }

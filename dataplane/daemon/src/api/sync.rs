@@ -65,7 +65,9 @@ pub(super) async fn sync(
 ) -> Result<v1::SyncResponse, Status> {
     let begin = match next(&mut messages).await? {
         Step::Begin(begin) => begin,
-        Step::Declare(_) | Step::Commit(_) => return Err(misplaced(call, "begin", "must be the first message of a Sync")),
+        Step::Declare(_) | Step::Commit(_) => {
+            return Err(misplaced(call, "begin", "must be the first message of a Sync"));
+        }
     };
     let begin = call.read(|default, _, problems| parse_begin(begin, default, problems))?;
     call.caller.may_write(&begin.owner, "begin.owner").map_err(|rejection| call.refused(None, &rejection))?;
@@ -141,7 +143,8 @@ async fn collect(
 }
 
 async fn next(messages: &mut Streaming<v1::SyncRequest>) -> Result<Step, Status> {
-    let silent = || format!("nothing has been sent for {} s; this Sync is over, nothing was changed", SILENCE.as_secs());
+    let silent =
+        || format!("nothing has been sent for {} s; this Sync is over, nothing was changed", SILENCE.as_secs());
     let message = tokio::time::timeout(SILENCE, messages.message()).await;
     let message = message.map_err(|_| Status::deadline_exceeded(silent()))??;
     let refuse = |why: &str| Err(status::rejected(&Problem::invalid("commit", why).into()));

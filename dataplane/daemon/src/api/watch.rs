@@ -159,13 +159,13 @@ impl Watcher {
     }
 
     fn list(&mut self, after: Option<ServiceKey>) {
-        let (keys, last) = self.control.read(|core| {
-            let keys: Vec<_> =
-                core.desired.services_after(after.as_ref()).take(CHUNK).map(|service| service.key.clone()).collect();
-            (keys.clone(), keys.last().cloned())
+        let mut keys: Vec<_> = self.control.read(|core| {
+            core.desired.services_after(after.as_ref()).take(CHUNK).map(|service| service.key.clone()).collect()
         });
         let full = keys.len() == CHUNK;
-        self.ready.extend(keys.into_iter().filter(|key| self.wants(&key.owner)).map(Ready::Service));
+        let last = keys.last().cloned();
+        keys.retain(|key| self.wants(&key.owner));
+        self.ready.extend(keys.into_iter().map(Ready::Service));
         if full { self.state = State::Listing { after: last } } else { self.synced() }
     }
 

@@ -130,9 +130,10 @@ impl Changes {
 
     /// Services deleted after this revision.
     pub fn deleted_after(&self, revision: Revision) -> impl Iterator<Item = (&ServiceKey, Revision)> {
-        self.deletions.iter().filter(move |(_, deleted)| **deleted > revision).filter_map(|(place, deleted)| {
-            Some((&self.log.get(place)?.key, *deleted))
-        })
+        self.deletions
+            .iter()
+            .filter(move |(_, deleted)| **deleted > revision)
+            .filter_map(|(place, deleted)| Some((&self.log.get(place)?.key, *deleted)))
     }
 
     /// Services that are there and of which something (their status too) changed while the node was at this revision or
