@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::lab::sandbox;
+use crate::lab::{installed, sandbox};
 
 /// `all`: no test may skip itself.
 const REQUIRE: &str = "VIPD_TESTS_REQUIRE";
@@ -59,14 +59,28 @@ pub fn all_required() -> bool {
 
 /// Runs a target that needs the lab; where there can be none, skips loudly, or fails if nothing may be skipped.
 pub fn in_the_lab(target: &str, inside: impl FnOnce() -> Result<ExitCode>) -> ExitCode {
-    sandbox::run(inside).unwrap_or_else(|sandbox::Unavailable(why)| {
-        if all_required() {
-            eprintln!("{target}: {why}; and {REQUIRE}=all allows no skipping");
-            return ExitCode::FAILURE;
-        }
-        println!("{SKIPPED}{target}: {why}");
-        ExitCode::SUCCESS
-    })
+    sandbox::run(inside).unwrap_or_else(|sandbox::Unavailable(why)| skip(&format!("{target}: {why}")))
+}
+
+/// Runs what needs a program of another project; where that is not installed, skips loudly, or fails if nothing may be
+/// skipped. `tests/peers.sh` installs them all.
+///
+/// # Errors
+/// Those of `inside`.
+pub fn with_peer(program: &str, inside: impl FnOnce() -> Result<ExitCode>) -> Result<ExitCode> {
+    match installed(program) {
+        Ok(_) => inside(),
+        Err(why) => Ok(skip(&format!("{why}: run tests/peers.sh"))),
+    }
+}
+
+fn skip(why: &str) -> ExitCode {
+    if all_required() {
+        eprintln!("{why}; and {REQUIRE}=all allows no skipping");
+        return ExitCode::FAILURE;
+    }
+    println!("{SKIPPED}{why}");
+    ExitCode::SUCCESS
 }
 
 /// What one ring came to.
