@@ -15,17 +15,16 @@ use crate::{
     rule::Rule,
 };
 
-/// Commits the operations in order.
-pub(crate) fn all(nft: &mut Nft, operations: &[Operation<Key, Value>]) -> Result<(), ApplyError> {
-    let mut anything = false;
+/// Commits the operations in order, and counts the commits that came into force.
+pub(crate) fn all(nft: &mut Nft, operations: &[Operation<Key, Value>], commits: &mut u32) -> Result<(), ApplyError> {
     for transaction in plan::transactions(operations) {
         let mut writer = Writer { batch: Batch::new(transaction.table.as_str()), keys: Vec::new() };
         let committed = match writer.write(nft, &transaction) {
             Ok(()) => nft.commit(&mut writer.batch),
             Err(error) => Err(error),
         };
-        committed.map_err(|error| writer.failed(&error, anything))?;
-        anything = true;
+        committed.map_err(|error| writer.failed(&error, *commits > 0))?;
+        *commits += 1;
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use vipd_netlink::{
 
 use crate::{
     apply, flows,
+    generation::Generation,
     names::TableName,
     object::{Key, Object, Value},
     observe,
@@ -33,6 +34,9 @@ const FEW: usize = 1000;
 pub struct Guard {
     nft: Nft,
     flags: TableFlags,
+    generation: Generation,
+    /// Both tables are this socket's: the kernel keeps everybody else out.
+    owned: bool,
 }
 
 impl Guard {
@@ -66,7 +70,7 @@ impl Guard {
         let mut nft = Nft::open().map_err(|error| Unusable::because(&error))?;
         probe::layout(&mut nft)?;
         wait_for_owners_to_go(&mut nft)?;
-        Ok(Self { nft, flags: TableFlags::default() })
+        Ok(Self { nft, flags: TableFlags::default(), generation: Generation::default(), owned: false })
     }
 
     /// Whether this node lets a guard be, without opening one.
@@ -78,12 +82,11 @@ impl Guard {
         probe::layout(&mut nft)
     }
 
-    /// Generation of the rule set: it moves with every change of anybody's, so an equal one means that nothing drifted.
-    ///
-    /// # Errors
-    /// If the kernel does not say.
-    pub fn generation(&mut self) -> Result<u32, EngineError> {
-        self.nft.generation().map_err(|error| failed("read the rule set's generation", &error))
+    fn owns_tables(&mut self) -> bool {
+        let port = Some(self.nft.port());
+        TableName::ALL
+            .into_iter()
+            .all(|name| self.nft.table(name.as_str()).is_ok_and(|t| t.is_some_and(|t| t.owner == port)))
     }
 }
 
@@ -101,7 +104,11 @@ impl Steps for Guard {
     }
 
     fn observe(&mut self) -> Result<Observed<Key, Value>, EngineError> {
-        let objects = observe::all(&mut self.nft).map_err(|error| failed("read our nftables tables", &error))?;
+        let reading = "read our nftables tables";
+        let generation = self.nft.generation().map_err(|error| failed(reading, &error))?;
+        let objects = observe::all(&mut self.nft).map_err(|error| failed(reading, &error))?;
+        self.generation.read_at(generation);
+        self.owned = self.owns_tables();
         Ok(Observed { objects, numbers: Assignments::default() })
     }
 
@@ -115,7 +122,23 @@ impl Steps for Guard {
     }
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], _: &mut Assignments) -> Result<(), ApplyError> {
-        apply::all(&mut self.nft, operations)
+        let mut commits = 0;
+        let applied = apply::all(&mut self.nft, operations, &mut commits);
+        if !self.owned {
+            if let Ok(now) = self.nft.generation() {
+                self.generation.committed(commits, now);
+            }
+            self.owned = self.flags == TableFlags::OWNED && self.owns_tables();
+        }
+        applied
+    }
+
+    /// Whenever anybody has changed any table; once the tables are owned, only for what came before.
+    fn disturbed(&mut self) -> bool {
+        if self.owned {
+            return self.generation.take_noticed();
+        }
+        self.nft.generation().map_or(true, |now| self.generation.take_moved(now))
     }
 
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {

@@ -8,6 +8,7 @@
 mod apply;
 mod element;
 mod flows;
+mod generation;
 mod guard;
 pub mod names;
 mod object;

@@ -177,6 +177,27 @@ fn whatever_somebody_does_to_our_tables_is_found_and_repaired() {
 }
 
 #[test]
+fn another_s_change_is_noticed_by_the_generation_alone_and_an_owner_need_not_look() {
+    in_namespace(|| {
+        run("nft", &["add", "table", "inet", "foreign"]);
+        let mut runner = started(Guard::open_without_owner().unwrap(), node(&[]));
+        everything(&mut runner);
+        assert!(!runner.steps_mut().disturbed(), "all changes were ours");
+        run("nft", &["delete element inet vipd capture4 { 10.96.0.1 . tcp . 80 }"]);
+        put(&mut runner, "one-more", vec![capture(vip("10.96.7.7", TCP, 80), 15001)]);
+        assert!(runner.steps_mut().disturbed(), "somebody came between ours");
+        assert_eq!(runner.check().unwrap().len(), 1);
+        assert!(!runner.steps_mut().disturbed());
+        runner.steps_mut().cleanup().unwrap();
+        drop(runner);
+
+        let mut runner = started(Guard::open().unwrap(), node(&[]));
+        run("nft", &["add", "chain", "inet", "foreign", "theirs"]);
+        assert!(!runner.steps_mut().disturbed(), "nobody else can have touched ours");
+    });
+}
+
+#[test]
 fn cleanup_removes_our_tables_and_nothing_else() {
     in_namespace(|| {
         run("nft", &["add", "table", "inet", "foreign"]);
