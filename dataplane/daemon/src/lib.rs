@@ -3,5 +3,6 @@
 pub mod api;
 pub mod config;
 pub mod reconcile;
+pub mod store;
 
 pub use config::Config;

@@ -115,7 +115,14 @@ impl Desired {
     /// Takes in a Delta that [`Self::plan`] made of this very state.
     pub fn apply(&mut self, delta: &Delta) {
         for change in &delta.services {
-            self.replace(&change.key, change.before.as_ref(), change.after.as_ref());
+            let (before, after) = (change.before.as_deref(), change.after.as_deref());
+            self.digest.service(before, after);
+            self.targets.replace(before, after);
+            self.claims.replace(before, after);
+            match &change.after {
+                Some(after) => self.catalog.insert(Arc::clone(after)),
+                None => self.catalog.remove(&change.key),
+            }
         }
         for change in &delta.owners {
             self.digest.owner(change.before.as_deref(), change.after.as_deref());
@@ -132,17 +139,6 @@ impl Desired {
         }
     }
 
-    fn replace(&mut self, key: &ServiceKey, before: Option<&Arc<Service>>, after: Option<&Arc<Service>>) {
-        let (old, new) = (before.map(|s| &**s), after.map(|s| &**s));
-        self.digest.service(old, new);
-        self.targets.replace(old, new);
-        self.claims.replace(old, new);
-        match after {
-            Some(after) => self.catalog.insert(Arc::clone(after)),
-            None => self.catalog.remove(key),
-        }
-    }
-
     /// The state as it is now, to come back to with [`Self::revert`].
     #[must_use]
     pub fn mark(&self) -> Mark {
@@ -153,7 +149,11 @@ impl Desired {
     pub fn revert<'a>(&mut self, newest_first: impl IntoIterator<Item = &'a Delta>, mark: Mark) {
         for delta in newest_first {
             for change in delta.services.iter().rev() {
-                self.replace(&change.key, change.after.as_ref(), change.before.as_ref());
+                self.digest.service(change.after.as_deref(), change.before.as_deref());
+                match &change.before {
+                    Some(before) => self.catalog.insert(Arc::clone(before)),
+                    None => self.catalog.remove(&change.key),
+                }
             }
             for change in delta.owners.iter().rev() {
                 self.digest.owner(change.after.as_deref(), change.before.as_deref());
