@@ -58,7 +58,8 @@ pub struct Delta {
     pub default_engine: Option<Option<EngineKind>>,
     /// Services of the command that were so already; the caller waits for them too.
     pub unchanged: Vec<ServiceKey>,
-    /// What was refused while the rest was accepted (EACH, Sync): the first 1,000.
+    /// What was refused while the rest was accepted: of an Apply all, since its reply has no other count; of a Sync and
+    /// a new default engine the first 1,000.
     pub refused: Vec<Refused>,
     /// How many in all.
     pub refused_total: u64,

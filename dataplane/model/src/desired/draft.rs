@@ -148,7 +148,15 @@ fn engine(desired: &Desired, draft: &mut Draft<'_>, problems: &mut Vec<Problem>)
     let unchanged = draft.before.as_ref().is_some_and(|before| Arc::ptr_eq(before, after));
     let default = desired.default_engine;
     match admit(&desired.engines, default, after) {
-        Ok(choice) => draft.notes.extend(choice.problems),
+        Ok(choice) if choice.problems.is_empty() => {}
+        Ok(choice) => {
+            // Told where it is decided; a later endpoint list does not tell it again.
+            let same = |before: &Arc<Service>| admit(&desired.engines, default, before).as_ref() == Ok(&choice);
+            let decided = draft.definition.is_some() || draft.scheduler.is_some();
+            if decided || !draft.before.as_ref().is_some_and(same) {
+                draft.notes.extend(choice.problems);
+            }
+        }
         Err(_) if unchanged => {}
         Err(refusal) => {
             let as_before = draft

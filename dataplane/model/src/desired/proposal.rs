@@ -19,6 +19,9 @@ use crate::problem::{Problem, ProblemCode, Refused, Rejection};
 use crate::service::{Protocol, Service};
 use crate::validate::bounded;
 
+/// Problems told of one operation where others are accepted.
+const PROBLEMS_OF_MANY: usize = 8;
+
 /// The drafts of a call, and what is refused of it.
 pub(crate) struct Proposal<'a> {
     desired: &'a Desired,
@@ -187,11 +190,14 @@ impl<'a> Proposal<'a> {
     /// The Delta of what is left.
     pub(crate) fn delta(self) -> Delta {
         let Self { desired, command, drafts, mut refused, promoted } = self;
-        let mut delta = Delta { refused_total: refused.len() as u64, ..Delta::default() };
         refused.sort_by_key(|r| r.index);
-        refused.truncate(REFUSED);
-        delta.refused = refused;
-        let mut accepted = Revision::default();
+        for (count, refused) in refused.iter_mut().enumerate() {
+            // Of many the first problem must do, or the reply would not fit into a message.
+            refused.problems.truncate(if count < REFUSED { PROBLEMS_OF_MANY } else { 1 });
+        }
+        // Of nothing at all, the state is as old as itself.
+        let mut accepted = if drafts.is_empty() { desired.revision } else { Revision::default() };
+        let mut delta = Delta { refused_total: refused.len() as u64, refused, ..Delta::default() };
         let mut owners: BTreeMap<OwnerName, bool> = BTreeMap::new();
         for (key, draft) in drafts {
             *owners.entry(key.owner.clone()).or_default() |= draft.changed();

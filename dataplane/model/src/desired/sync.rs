@@ -8,6 +8,7 @@ use super::proposal::Proposal;
 use super::{Desired, group, owners};
 use crate::command::{Command, Mode, Sync};
 use crate::delta::{Delta, OwnerChange};
+use crate::limits::REFUSED;
 use crate::owner::{Owner, OwnerRecord};
 use crate::problem::{Problem, ProblemCode, Rejection};
 
@@ -32,6 +33,7 @@ pub(crate) fn sync(desired: &Desired, command: &Command, sync: &Sync) -> Result<
         small_removal(desired, sync, &proposal)?;
     }
     let mut delta = proposal.delta();
+    delta.refused.truncate(REFUSED);
     mark(desired, command, sync, settings, &mut delta);
     Ok(delta)
 }

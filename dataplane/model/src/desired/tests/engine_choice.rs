@@ -1,7 +1,10 @@
 //! Which engine serves, at acceptance and later.
 
+use proptest::prelude::*;
+
+use super::any::{definitions, lists};
 use super::*;
-use crate::choose::choose;
+use crate::choose::{admit, choose, nearest};
 use crate::scheduler::Fallback;
 use crate::service::{ClientAffinity, HealthCheck, Probe, ProxyProtocol};
 
@@ -144,4 +147,80 @@ fn a_default_engine_that_takes_something_away_is_refused_with_the_list() {
     let delta = node.call(default(None, true)).unwrap();
     assert_eq!((delta.default_engine, delta.refused_total), (Some(None), 1));
     assert!(!node.call(default(None, false)).unwrap().changed());
+}
+
+#[test]
+fn every_algorithm_has_a_nearest_on_every_engine_that_spreads_evenly() {
+    for algorithm in Algorithm::ALL {
+        let list = nearest(algorithm);
+        assert!(!list.contains(&algorithm), "{algorithm} is not its own replacement");
+        assert!(list.contains(&Algorithm::Rr) || algorithm == Algorithm::Rr);
+        assert!(list.contains(&Algorithm::Random) || algorithm == Algorithm::Random);
+    }
+}
+
+/// Engines with random gaps.
+fn any_engines() -> impl Strategy<Value = Engines> {
+    let features = prop::sample::subsequence(Feature::ALL, Feature::ALL.len() - 3..=Feature::ALL.len());
+    let algorithms = prop::sample::subsequence(Algorithm::ALL[1..].to_vec(), 1..15);
+    let ability = (any::<bool>(), features, algorithms).prop_map(|(usable, features, algorithms)| Ability {
+        usable,
+        reason: "because".into(),
+        features: features.into_iter().collect(),
+        algorithms: algorithms.into_iter().collect(),
+    });
+    let order = Just(EngineKind::ALL.to_vec()).prop_shuffle();
+    (prop::collection::vec(ability, 4), order).prop_map(|(abilities, order)| Engines {
+        abilities: EngineKind::ALL.into_iter().zip(abilities).collect(),
+        order,
+        default_reason: String::new(),
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_is_accepted_is_honoured_and_what_is_not_is_said(
+        engines in any_engines(),
+        definition in definitions(),
+        endpoints in lists(),
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        nearest in any::<bool>(),
+        named in prop::option::weighted(0.3, prop::sample::select(EngineKind::ALL.to_vec())),
+        chosen in prop::option::of(prop::sample::select(EngineKind::ALL.to_vec())),
+    ) {
+        let fallback = if nearest { Fallback::Nearest } else { Fallback::Refused };
+        let service = crate::Service {
+            key: key("web"),
+            definition: Arc::new(Definition { engine: named, ..definition }),
+            scheduler: Scheduler { algorithm, fallback, ..Scheduler::default() },
+            endpoints: endpoints.into(),
+            leaving: Arc::from([]),
+            revisions: crate::Revisions::default(),
+            waiting: vec![],
+        };
+        let needs = crate::needs(&service);
+        let usable = engines.abilities.values().any(|a| a.usable);
+        let choice = choose(&engines, chosen, &service);
+        prop_assert_eq!(choice.is_some(), usable, "a service is served wherever an engine runs");
+        match admit(&engines, chosen, &service) {
+            Ok(admitted) => {
+                let ability = &engines.abilities[&admitted.engine];
+                prop_assert!(ability.usable && needs.features.is_subset(&ability.features));
+                prop_assert!(ability.algorithms.contains(&admitted.algorithm));
+                let asked = algorithm == Algorithm::Default || admitted.algorithm == algorithm;
+                prop_assert!(asked || (nearest && admitted.replaced()));
+                prop_assert!(admitted.lacks.is_empty());
+                prop_assert!(named.is_none_or(|named| named == admitted.engine));
+                let wanted = named.or(chosen).unwrap_or(engines.order[0]);
+                prop_assert_eq!(wanted == admitted.engine && asked, admitted.problems.is_empty());
+                prop_assert_eq!(Some(admitted), choice);
+            }
+            Err(refusal) => {
+                prop_assert!(!refusal.problems(|_| String::new()).is_empty());
+                if let Some(choice) = choice {
+                    prop_assert!(!choice.problems.is_empty(), "{:?}", choice);
+                }
+            }
+        }
+    }
 }
