@@ -89,12 +89,10 @@ impl Rule {
         self.with("iifname != \"lo\"", [load, Expr::Cmp { op: Cmp::Ne, from: KEY, value }])
     }
 
-    pub(crate) fn tcp(self) -> Self {
+    pub(crate) fn protocol(self, protocol: Protocol) -> Self {
         let load = Expr::Meta { key: MetaKey::Protocol, to: SCRATCH };
-        self.with(
-            "meta l4proto tcp",
-            [load, Expr::Cmp { op: Cmp::Eq, from: SCRATCH, value: vec![Protocol::Tcp.number()] }],
-        )
+        let cmp = Expr::Cmp { op: Cmp::Eq, from: SCRATCH, value: vec![protocol.number()] };
+        self.with(&format!("meta l4proto {protocol}"), [load, cmp])
     }
 
     pub(crate) fn family(self, family: Family) -> Self {
@@ -133,15 +131,18 @@ impl Rule {
         self.with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
     }
 
-    /// Redirects to the port that a map has for the destination.
-    pub(crate) fn redirect(self, reach: Reach, family: Family, map: SetName) -> Self {
-        let key = KeyFields::spot(reach, family);
+    /// Redirects packets of a protocol to the port that a map has for their destination.
+    pub(crate) fn redirect(self, protocol: Protocol, reach: Reach, family: Family, map: SetName) -> Self {
+        let rule = self.protocol(protocol).family(family);
         let rule = match reach {
-            Reach::Address => self.family(family),
-            Reach::Node => self.family(family).at_this_node(),
+            Reach::Address => rule,
+            Reach::Node => rule.at_this_node(),
         };
-        let text = format!("redirect to :{} map @{map}", key.text);
-        rule.with(&text, key.expressions).lookup(map, Some(KEY)).with("", [Expr::Redirect { port: Some(KEY) }])
+        let key = KeyFields::spot(reach, family);
+        // Where the protocol is known, `nft` calls its port by it.
+        let fields = key.text.replace("th dport", &format!("{protocol} dport"));
+        let rule = rule.with(&format!("redirect to :{fields} map @{map}"), key.expressions);
+        rule.lookup(map, Some(KEY)).with("", [Expr::Redirect { port: Some(KEY) }])
     }
 
     /// The packet's source (or destination), cut to the prefix's length, is in its set.

@@ -12,7 +12,7 @@
 //! The nftables balancer's chains and maps will stand in the same table, between `sources` and `refuse`.
 
 use vipd_engine::InvalidPackets;
-use vipd_model::Family;
+use vipd_model::{Family, Protocol};
 use vipd_netlink::nft::{ChainKind, Data, Field, Hook, HookPoint, Set};
 
 use crate::{
@@ -59,7 +59,7 @@ pub fn rules(chain: ChainName, invalid_packets: InvalidPackets) -> Vec<Rule> {
     match chain {
         ChainName::Track => vec![Rule::default().established().accept()],
         ChainName::Translate | ChainName::Virtual { .. } => Vec::new(),
-        ChainName::Answer => vec![Rule::default().tcp().reset(), Rule::default().unreachable()],
+        ChainName::Answer => vec![Rule::default().protocol(Protocol::Tcp).reset(), Rule::default().unreachable()],
         ChainName::Allowed { .. } => vec![Rule::default().drop()],
         ChainName::Sources => sources(),
         ChainName::Capture => capture(),
@@ -91,11 +91,16 @@ fn sources() -> Vec<Rule> {
     everywhere().map(ranged).collect()
 }
 
+/// A rule for each protocol, or `nft -f` would not read back what `nft list ruleset` prints: it wants a transport
+/// protocol named before a port is mapped.
 fn capture() -> Vec<Rule> {
-    let redirect = |(reach, family)| {
-        Rule::default().redirect(reach, family, SetName::Spots { role: Role::Capture, reach, family })
+    let of_protocol = |protocol| {
+        everywhere().map(move |(reach, family)| {
+            let map = SetName::Spots { role: Role::Capture, reach, family };
+            Rule::default().redirect(protocol, reach, family, map)
+        })
     };
-    everywhere().map(redirect).collect()
+    [Protocol::Tcp, Protocol::Udp, Protocol::Sctp].into_iter().flat_map(of_protocol).collect()
 }
 
 /// A captured frontend here means that a change came between capture and refusal: silence, and the client's next try

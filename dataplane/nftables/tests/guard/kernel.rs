@@ -63,6 +63,29 @@ fn what_is_observed_is_what_was_rendered() {
     });
 }
 
+/// Many hosts keep their rule set by `nft list ruleset > file` and `nft -f file`: ours must not break theirs.
+#[test]
+fn nft_reads_back_what_it_lists() {
+    in_namespace(|| {
+        let mut runner = started(Guard::open_without_owner().unwrap(), node(&["10.96.0.0/16", "fd96::/64"]));
+        everything(&mut runner);
+        let listing = run("nft", &["list", "ruleset"]);
+        let file = tempfile(&listing);
+        in_namespace(|| {
+            run("nft", &["-f", &file]);
+            let again = run("nft", &["list", "ruleset"]);
+            assert_eq!(again.lines().count(), listing.lines().count(), "{again}");
+        });
+        std::fs::remove_file(file).unwrap();
+    });
+}
+
+fn tempfile(text: &str) -> String {
+    let path = std::env::temp_dir().join(format!("vipd-guard-{}.nft", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 /// Rule by rule, as it prints the chain: our text is what the operator will read.
 #[test]
 fn nft_prints_every_rule_as_we_do() {
