@@ -115,21 +115,10 @@ impl Desired {
     /// Takes in a Delta that [`Self::plan`] made of this very state.
     pub fn apply(&mut self, delta: &Delta) {
         for change in &delta.services {
-            let (before, after) = (change.before.as_deref(), change.after.as_deref());
-            self.digest.service(before, after);
-            self.targets.replace(before, after);
-            self.claims.replace(before, after);
-            match &change.after {
-                Some(after) => self.catalog.insert(Arc::clone(after)),
-                None => self.catalog.remove(&change.key),
-            }
+            self.replace_service(&change.key, change.before.as_ref(), change.after.as_ref());
         }
         for change in &delta.owners {
-            self.digest.owner(change.before.as_deref(), change.after.as_deref());
-            match &change.after {
-                Some(after) => self.owners.insert(change.name.clone(), Arc::clone(after)),
-                None => self.owners.remove(&change.name),
-            };
+            self.replace_owner(&change.name, change.before.as_ref(), change.after.as_ref());
         }
         if let Some(default_engine) = delta.default_engine {
             self.default_engine = default_engine;
@@ -148,23 +137,35 @@ impl Desired {
     /// Takes back the Deltas applied since `mark`, newest first: they could not be stored, or were only asked about.
     pub fn revert<'a>(&mut self, newest_first: impl IntoIterator<Item = &'a Delta>, mark: Mark) {
         for delta in newest_first {
-            for change in delta.services.iter().rev() {
-                self.digest.service(change.after.as_deref(), change.before.as_deref());
-                match &change.before {
-                    Some(before) => self.catalog.insert(Arc::clone(before)),
-                    None => self.catalog.remove(&change.key),
-                }
+            for change in &delta.services {
+                self.replace_service(&change.key, change.after.as_ref(), change.before.as_ref());
             }
-            for change in delta.owners.iter().rev() {
-                self.digest.owner(change.after.as_deref(), change.before.as_deref());
-                match &change.before {
-                    Some(before) => self.owners.insert(change.name.clone(), Arc::clone(before)),
-                    None => self.owners.remove(&change.name),
-                };
+            for change in &delta.owners {
+                self.replace_owner(&change.name, change.after.as_ref(), change.before.as_ref());
             }
         }
         self.revision = mark.revision;
         self.default_engine = mark.default_engine;
+    }
+
+    /// Puts one value of a service in the place of another, here and in everything that is kept up with the services.
+    fn replace_service(&mut self, key: &ServiceKey, from: Option<&Arc<Service>>, to: Option<&Arc<Service>>) {
+        let (before, after) = (from.map(|s| &**s), to.map(|s| &**s));
+        self.digest.service(before, after);
+        self.targets.replace(before, after);
+        self.claims.replace(before, after);
+        match to {
+            Some(to) => self.catalog.insert(Arc::clone(to)),
+            None => self.catalog.remove(key),
+        }
+    }
+
+    fn replace_owner(&mut self, name: &OwnerName, from: Option<&Arc<OwnerRecord>>, to: Option<&Arc<OwnerRecord>>) {
+        self.digest.owner(from.map(|o| &**o), to.map(|o| &**o));
+        match to {
+            Some(to) => self.owners.insert(name.clone(), Arc::clone(to)),
+            None => self.owners.remove(name),
+        };
     }
 
     /// The newest accepted change.

@@ -143,6 +143,9 @@ proptest! {
                         prop_assert_ne!(&change.before, &change.after);
                     }
                     check(&node.desired);
+                    let mut back = node.desired.clone();
+                    back.revert([&delta], before.mark());
+                    prop_assert_eq!(&back, &before, "taken back whole");
                 }
                 Err(rejection) => {
                     prop_assert!(!rejection.problems.is_empty());
