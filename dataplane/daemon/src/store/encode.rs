@@ -6,10 +6,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use vipd_model::desired::Stored;
 use vipd_model::service::Revisions;
 use vipd_model::{
-    Definition, Delta, Drain, Endpoint, EndpointKey, EngineKind, Millis, OwnerChange, OwnerName, OwnerRecord, Revision,
-    Scheduler, Service, ServiceChange, ServiceKey, endpoint::Leaving,
+    Definition, Delta, Drain, Endpoint, EndpointKey, Millis, OwnerChange, OwnerName, OwnerRecord, Revision, Scheduler,
+    Service, ServiceChange, ServiceKey, endpoint::Leaving,
 };
 use vipd_proto::v1;
 
@@ -118,15 +119,11 @@ fn owner_record(record: &OwnerRecord) -> StoredOwner {
     }
 }
 
-/// What the records of a store declare: the parts of a desired state.
+/// What the records of a store declare.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Restored {
-    /// In name order. Every service's owner is among them.
-    pub owners: Vec<Arc<OwnerRecord>>,
-    /// In key order; `waiting` is for the model to derive.
-    pub services: Vec<Arc<Service>>,
-    /// What a caller chose.
-    pub default_engine: Option<EngineKind>,
+    /// For [`vipd_model::desired::Desired::restore`]. Every service's owner is among the owners.
+    pub stored: Stored,
     /// Records that cannot be used, and parts that are missing.
     pub findings: Vec<Finding>,
 }
@@ -146,8 +143,9 @@ struct Parts {
 /// scheduler has the default one; without readable endpoints it has none, and refuses until they are set again; without
 /// a readable definition nothing is known of what to serve.
 #[must_use]
-pub fn restore(records: &[StoredRecord]) -> Restored {
+pub fn restore(revision: u64, records: &[StoredRecord]) -> Restored {
     let mut restored = Restored::default();
+    restored.stored.revision = Revision(revision);
     let mut owners = BTreeMap::new();
     let mut services = BTreeMap::<ServiceKey, Parts>::new();
     for StoredRecord { key, value } in records {
@@ -161,10 +159,10 @@ pub fn restore(records: &[StoredRecord]) -> Restored {
     for (key, parts) in services {
         if let Some(service) = assemble(&key, parts, &mut restored.findings) {
             owners.entry(key.owner.clone()).or_insert_with(|| lost_owner(key.owner, service.revisions.newest()));
-            restored.services.push(Arc::new(service));
+            restored.stored.services.push(service);
         }
     }
-    restored.owners = owners.into_values().map(Arc::new).collect();
+    restored.stored.owners = owners.into_values().collect();
     restored
 }
 
@@ -179,7 +177,8 @@ fn take(
     match (record, subject) {
         (Record::Meta(_), _) => {}
         (Record::Node(record), _) => {
-            restored.default_engine = convert(|at, problems| engine::parse(record.default_engine, at, problems))?;
+            restored.stored.default_engine =
+                convert(|at, problems| engine::parse(record.default_engine, at, problems))?;
         }
         (Record::Owner(record), Subject::Owner(name)) => {
             let record = owner_value(&name, record)?;

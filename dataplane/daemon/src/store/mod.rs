@@ -11,6 +11,7 @@ mod error;
 mod file;
 mod journal;
 mod lock;
+mod persist;
 mod read;
 pub mod record;
 mod salvage;

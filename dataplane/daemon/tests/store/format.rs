@@ -160,6 +160,6 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         let _ = decode_record(key.table, &key.key, &bytes);
-        let _ = vipd::store::encode::restore(&[StoredRecord { key, value: bytes }]);
+        let _ = vipd::store::encode::restore(1, &[StoredRecord { key, value: bytes }]);
     }
 }

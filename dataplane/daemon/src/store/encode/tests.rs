@@ -1,9 +1,18 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use vipd_model::{Algorithm, EndpointState, Fallback, Frontend, Lease, LeaseExpiry, Network, OnExpiry, Owner, Restart};
+use vipd_model::command::Request;
+use vipd_model::desired::Desired;
+use vipd_model::feature::{Ability, Engines, Feature};
+use vipd_model::limits::Limits;
+use vipd_model::{
+    Actor, Algorithm, Command, EndpointState, EngineKind, Fallback, Frontend, Lease, LeaseExpiry, Network, OnExpiry,
+    Operation, Owner, Restart,
+};
 
 use super::*;
+use crate::reconcile::Persist;
+use crate::store::Store;
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -99,11 +108,15 @@ fn what_a_delta_stores_is_restored_as_it_was() {
     delta.default_engine = Some(Some(EngineKind::Ipvs));
     let batch = batch(&delta);
     assert_eq!(batch.revision(), 10);
-    let restored = restore(&records(&batch));
+    let restored = restore(10, &records(&batch));
     assert_eq!(restored.findings, vec![]);
-    assert_eq!(restored.services, [Arc::new(service())]);
-    assert_eq!(restored.owners, [Arc::new(owner())]);
-    assert_eq!(restored.default_engine, Some(EngineKind::Ipvs));
+    let stored = Stored {
+        revision: Revision(10),
+        services: vec![service()],
+        owners: vec![owner()],
+        default_engine: Some(EngineKind::Ipvs),
+    };
+    assert_eq!(restored.stored, stored);
 }
 
 #[test]
@@ -148,16 +161,20 @@ fn of_a_service_with_a_lost_part_the_rest_is_served_and_the_part_is_named() {
     let all = records(&batch(&change(None, Some(service()))));
     let without = |table| {
         let rest: Vec<_> = all.iter().filter(|record| record.key.table != table).cloned().collect();
-        let restored = restore(&rest);
+        let restored = restore(10, &rest);
         let lost = Finding::Lost(RecordKey::service(table, "k8s", "shop/web:http"));
         assert_eq!(restored.findings, [lost]);
         restored
     };
     let restored = without(Table::Endpoints);
-    assert_eq!((restored.services.len(), restored.services[0].endpoints.len()), (1, 0));
-    assert_eq!(restored.owners[0].owner, Owner::new(OwnerName::new("k8s").unwrap()), "an owner for it, with defaults");
-    assert_eq!(without(Table::Scheduler).services[0].scheduler, Scheduler::default());
-    assert_eq!(without(Table::Definition).services, []);
+    assert_eq!((restored.stored.services.len(), restored.stored.services[0].endpoints.len()), (1, 0));
+    assert_eq!(
+        restored.stored.owners[0].owner,
+        Owner::new(OwnerName::new("k8s").unwrap()),
+        "an owner for it, with defaults"
+    );
+    assert_eq!(without(Table::Scheduler).stored.services[0].scheduler, Scheduler::default());
+    assert_eq!(without(Table::Definition).stored.services, []);
 }
 
 #[test]
@@ -165,7 +182,60 @@ fn a_record_that_is_no_message_is_named_once() {
     let mut all = records(&batch(&change(None, Some(service()))));
     let endpoints = all.iter_mut().find(|record| record.key.table == Table::Endpoints).unwrap();
     endpoints.value = vec![0xff; 9];
-    let restored = restore(&all);
-    assert_eq!(restored.services.len(), 1);
+    let restored = restore(10, &all);
+    assert_eq!(restored.stored.services.len(), 1);
     assert!(matches!(&restored.findings[..], [Finding::Unusable { key, .. }] if key.table == Table::Endpoints));
+}
+
+/// A node whose only engine can do everything.
+fn engines() -> Engines {
+    let ability = Ability {
+        usable: true,
+        features: Feature::ALL.iter().copied().collect(),
+        algorithms: Algorithm::ALL.into(),
+        ..Ability::default()
+    };
+    Engines {
+        abilities: [(EngineKind::Userspace, ability)].into(),
+        order: vec![EngineKind::Userspace],
+        ..Engines::default()
+    }
+}
+
+/// The whole way: calls change a state, the store keeps the Deltas, and a restart has the same state again.
+#[test]
+fn a_state_that_is_kept_call_by_call_is_the_same_after_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = Store::open(directory.path()).unwrap().store;
+    let mut desired = Desired::new(engines(), Limits::default());
+    let key = |number: u8| ServiceKey::new("k8s", &format!("shop/web-{number}")).unwrap();
+    let mut call = |at: u64, request: Request| {
+        let command = Command { actor: Actor::default(), at: Millis(at), session: 0, note: String::new(), request };
+        let delta = desired.dispatch(&command).unwrap();
+        Persist::commit(&mut store, &[Arc::new(delta)]).unwrap();
+    };
+    for number in 1..20 {
+        let frontends = vec![Frontend::vip(IpAddr::from([10, 96, 0, number]), 80)];
+        let definition = Arc::new(Definition { frontends, ..Definition::default() });
+        call(
+            1,
+            Request::One(Operation::UpsertService { key: key(number), definition, scheduler: None, expected: None }),
+        );
+        let endpoints = (1..number).map(|i| Endpoint::new(IpAddr::from([10, 1, number, i]), 8080)).collect();
+        call(2, Request::One(Operation::SetEndpoints { key: key(number), endpoints, expected: None }));
+    }
+    let scheduler = Scheduler { algorithm: Algorithm::Rr, ..Scheduler::default() };
+    call(3, Request::One(Operation::SetScheduler { key: key(4), scheduler, expected: None }));
+    call(4, Request::One(Operation::DeleteService { key: key(5), expected: None }));
+    // Endpoint by endpoint, as a drain begins.
+    let remove = vec![EndpointKey { address: IpAddr::from([10, 1, 9, 3]), port: 8080 }];
+    call(5, Request::One(Operation::PatchEndpoints { key: key(9), upsert: vec![], remove, expected: None }));
+
+    drop(store);
+    let opened = Store::open(directory.path()).unwrap();
+    let restored = restore(opened.store.revision(), &opened.records);
+    assert_eq!(restored.findings, vec![]);
+    let (again, problems) = Desired::restore(engines(), Limits::default(), restored.stored);
+    assert_eq!(problems, vec![]);
+    assert_eq!(again, desired);
 }

@@ -1,0 +1,22 @@
+//! The store as the reconciler asks for it: Deltas in, on disk or refused.
+
+use std::sync::Arc;
+
+use vipd_model::Delta;
+
+use super::{Batch, Store, StoreError};
+use crate::reconcile::{Persist, PersistError};
+
+impl Persist for Store {
+    /// All of them as one transaction, so that a storm of calls costs few.
+    fn commit(&mut self, deltas: &[Arc<Delta>]) -> Result<(), PersistError> {
+        let mut batch = Batch::new();
+        for delta in deltas {
+            batch.add(delta);
+        }
+        Self::commit(self, &batch).map_err(|error| PersistError {
+            message: error.to_string(),
+            read_only: matches!(error, StoreError::ReadOnly { .. }),
+        })
+    }
+}
