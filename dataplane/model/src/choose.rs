@@ -137,12 +137,14 @@ fn has(ability: &Ability, algorithm: Algorithm) -> bool {
     algorithm == Algorithm::Default || ability.algorithms.contains(&algorithm)
 }
 
+/// What honours an algorithm exactly. The default is had by every engine: what it spreads evenly by, else what it has.
 fn exact(engine: EngineKind, ability: &Ability, algorithm: Algorithm) -> Option<Algorithm> {
-    match algorithm {
-        Algorithm::Default if ability.algorithms.contains(&natural(engine)) => Some(natural(engine)),
-        Algorithm::Default => replaced(ability, algorithm),
-        _ => ability.algorithms.contains(&algorithm).then_some(algorithm),
+    if algorithm != Algorithm::Default {
+        return ability.algorithms.contains(&algorithm).then_some(algorithm);
     }
+    let natural = natural(engine);
+    let other = || replaced(ability, algorithm).or_else(|| ability.algorithms.first().copied());
+    Some(if ability.algorithms.contains(&natural) { natural } else { other().unwrap_or(natural) })
 }
 
 fn replaced(ability: &Ability, algorithm: Algorithm) -> Option<Algorithm> {
