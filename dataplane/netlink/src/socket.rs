@@ -12,7 +12,7 @@ use std::{
 
 use netlink_sys::SocketAddr;
 use nix::sys::{
-    socket::{setsockopt, sockopt},
+    socket::{getsockopt, setsockopt, sockopt},
     time::TimeVal,
 };
 
@@ -95,6 +95,13 @@ impl Socket {
     #[must_use]
     pub fn port(&self) -> u32 {
         self.port
+    }
+
+    /// Bytes that one send may have: all that we asked for, or what `net.core.wmem_max` left us.
+    pub(crate) fn send_room(&self) -> usize {
+        /// What the kernel keeps for itself (`netlink_sendmsg`).
+        const OVERHEAD: usize = 32;
+        getsockopt(&self.inner, sockopt::SndBuf).map_or(0, |size| size.saturating_sub(OVERHEAD))
     }
 
     /// Reserves `count` sequence numbers and returns the first.
@@ -284,7 +291,7 @@ fn dump_end(message: &Message<'_>, operation: &str) -> Result<(), Error> {
 }
 
 /// `SO_*BUFFORCE` passes the sysctl limit but needs CAP_NET_ADMIN in the *initial* user namespace; without it we take
-/// what `net.core.[rw]mem_max` gives. Failing is fine: small batches still pass, and a large one says EMSGSIZE.
+/// what `net.core.[rw]mem_max` gives, and [`Socket::send_room`] says how much that is.
 fn enlarge_buffers(socket: &netlink_sys::Socket) {
     if setsockopt(socket, sockopt::SndBufForce, &SEND_BUFFER).is_err() {
         let _ = setsockopt(socket, sockopt::SndBuf, &SEND_BUFFER);

@@ -17,7 +17,7 @@ use crate::{
 
 /// Commits the operations in order, and counts the commits that came into force.
 pub(crate) fn all(nft: &mut Nft, operations: &[Operation<Key, Value>], commits: &mut u32) -> Result<(), ApplyError> {
-    for transaction in plan::transactions(operations) {
+    for transaction in plan::transactions(operations, nft.elements_per_batch()) {
         let mut writer = Writer { batch: Batch::new(transaction.table.as_str()), keys: Vec::new() };
         let committed = match writer.write(nft, &transaction) {
             Ok(()) => nft.commit(&mut writer.batch),

@@ -1,8 +1,7 @@
 //! From an ordered list of operations to transactions that the kernel takes well. Pure.
 //!
 //! Elements of one set that stand together become one deletion and one addition; a transaction holds objects of one
-//! table and at most [`ELEMENTS`] elements, because the kernel's cost per element grows with its size. Every prefix of
-//! the operations is safe, so every split is.
+//! table and no more elements than the kernel takes quickly. Every prefix of the operations is safe, so every split is.
 
 use vipd_engine::Operation;
 
@@ -11,9 +10,6 @@ use crate::{
     names::{SetName, TableName},
     object::{Key, Object, Value},
 };
-
-/// Elements of one transaction.
-const ELEMENTS: usize = 10_000;
 
 /// What comes into force together.
 #[derive(Debug)]
@@ -32,13 +28,13 @@ pub(crate) enum Step<'a> {
     Elements { set: SetName, remove: Vec<&'a Key>, add: Vec<(&'a Key, Option<u16>)> },
 }
 
-/// Cuts operations into transactions, in order.
-pub(crate) fn transactions(operations: &[Operation<Key, Value>]) -> Vec<Transaction<'_>> {
+/// Cuts operations into transactions of at most so many elements, in order.
+pub(crate) fn transactions(operations: &[Operation<Key, Value>], elements: usize) -> Vec<Transaction<'_>> {
     let mut transactions: Vec<Transaction<'_>> = Vec::new();
     for operation in operations {
         let table = operation.key().table;
         match transactions.last_mut() {
-            Some(last) if last.table == table && last.elements < ELEMENTS => last.push(operation),
+            Some(last) if last.table == table && last.elements < elements => last.push(operation),
             _ => {
                 let mut next = Transaction { table, steps: Vec::new(), elements: 0 };
                 next.push(operation);
@@ -107,7 +103,7 @@ mod tests {
         let have = Objects::from([(capture(1), Value::Port(15001)), (capture(2), Value::Port(15001))]);
         let want = Objects::from([(capture(1), Value::Port(15002)), (capture(3), Value::Port(15001))]);
         let plan = Plan::difference(&have, &want);
-        let transactions = transactions(&plan.make);
+        let transactions = transactions(&plan.make, 10_000);
         let [Transaction { steps, .. }] = &transactions[..] else { panic!("{transactions:?}") };
         let [Step::Elements { remove, add, .. }] = &steps[..] else { panic!("{steps:?}") };
         assert_eq!(remove[..], [&capture(1)]);
@@ -120,7 +116,7 @@ mod tests {
         want.insert(Key::table(TableName::Anchor), Value::Table(Default::default()));
         want.insert(Key::table(TableName::Main), Value::Table(Default::default()));
         let plan = Plan::difference(&Objects::new(), &want);
-        let sizes: Vec<_> = transactions(&plan.make).iter().map(|t| (t.table, t.elements)).collect();
+        let sizes: Vec<_> = transactions(&plan.make, 10_000).iter().map(|t| (t.table, t.elements)).collect();
         let main = |elements| (TableName::Main, elements);
         assert_eq!(sizes, [(TableName::Anchor, 0), main(10_000), main(10_000), main(5_000)]);
     }

@@ -70,8 +70,8 @@ impl Batch {
         self.parts.len()
     }
 
-    /// Elements added or deleted so far. Above some 10,000 start a new batch: the kernel's time per element grows
-    /// (one transaction of 500,000 took 7–9 s, split 0.3–1 s).
+    /// Elements added or deleted so far; above [`Nft::elements_per_batch`](super::Nft::elements_per_batch) start a new
+    /// batch.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.elements

@@ -220,6 +220,32 @@ fn another_s_change_is_noticed_by_the_generation_alone_and_an_owner_need_not_loo
     });
 }
 
+/// In a user namespace of its own a process is root, but not over this network namespace.
+#[test]
+fn without_the_privilege_the_probe_says_what_is_missing() {
+    const INSIDE: &str = "VIPD_TEST_UNPRIVILEGED";
+    if std::env::var_os(INSIDE).is_some() {
+        let why = Guard::open().unwrap_err().to_string();
+        assert!(why.contains("CAP_NET_ADMIN"), "{why}");
+        assert_eq!(Guard::probe().unwrap_err().to_string(), why);
+        return;
+    }
+    in_namespace(|| {
+        Guard::probe().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), "", "a probe leaves nothing behind");
+        let this = std::env::current_exe().unwrap();
+        let child = std::process::Command::new("unshare")
+            .args(["--user", "--map-root-user"])
+            .arg(this)
+            .args(["--exact", "kernel::without_the_privilege_the_probe_says_what_is_missing", "--nocapture"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
+        assert!(String::from_utf8_lossy(&child.stdout).contains("1 passed"));
+    });
+}
+
 #[test]
 fn cleanup_removes_our_tables_and_nothing_else() {
     in_namespace(|| {
