@@ -74,14 +74,6 @@ pub fn nearest(algorithm: Algorithm) -> &'static [Algorithm] {
     }
 }
 
-/// The even spread that an engine is best at.
-fn natural(engine: EngineKind) -> Algorithm {
-    match engine {
-        EngineKind::Userspace | EngineKind::Ipvs => Algorithm::Rr,
-        EngineKind::Iptables | EngineKind::Nftables => Algorithm::Random,
-    }
-}
-
 /// The node's default: what a caller chose, else the first of the configured order.
 #[must_use]
 pub fn default_engine(engines: &Engines, chosen: Option<EngineKind>) -> Option<EngineKind> {
@@ -129,7 +121,7 @@ pub fn choose(engines: &Engines, chosen: Option<EngineKind>, service: &Service) 
     })?;
     let algorithm = exact(engine, ability, needs.algorithm)
         .or_else(|| replaced(ability, needs.algorithm))
-        .unwrap_or_else(|| natural(engine));
+        .unwrap_or_else(|| spread(engine, ability));
     Some(asked.choice(&needs, engine, algorithm))
 }
 
@@ -137,14 +129,24 @@ fn has(ability: &Ability, algorithm: Algorithm) -> bool {
     algorithm == Algorithm::Default || ability.algorithms.contains(&algorithm)
 }
 
-/// What honours an algorithm exactly. The default is had by every engine: what it spreads evenly by, else what it has.
+/// What honours an algorithm exactly. The default is had by every engine.
 fn exact(engine: EngineKind, ability: &Ability, algorithm: Algorithm) -> Option<Algorithm> {
-    if algorithm != Algorithm::Default {
-        return ability.algorithms.contains(&algorithm).then_some(algorithm);
+    match algorithm {
+        Algorithm::Default => Some(spread(engine, ability)),
+        _ => ability.algorithms.contains(&algorithm).then_some(algorithm),
     }
-    let natural = natural(engine);
-    let other = || replaced(ability, algorithm).or_else(|| ability.algorithms.first().copied());
-    Some(if ability.algorithms.contains(&natural) { natural } else { other().unwrap_or(natural) })
+}
+
+/// The even spread that an engine is best at, else the nearest to one that it has.
+fn spread(engine: EngineKind, ability: &Ability) -> Algorithm {
+    let natural = match engine {
+        EngineKind::Userspace | EngineKind::Ipvs => Algorithm::Rr,
+        EngineKind::Iptables | EngineKind::Nftables => Algorithm::Random,
+    };
+    if ability.algorithms.contains(&natural) {
+        return natural;
+    }
+    replaced(ability, Algorithm::Default).or_else(|| ability.algorithms.first().copied()).unwrap_or(natural)
 }
 
 fn replaced(ability: &Ability, algorithm: Algorithm) -> Option<Algorithm> {
