@@ -38,4 +38,4 @@ pub use objects::{Admission, Door};
 pub use proxy::{Proxy, ProxyConfig};
 pub use render::{PORTS, RANGE_PORTS_MAX, Way};
 pub use sources::Sources;
-pub use udp::session::{SILENCE_ANSWERED_MS, SILENCE_UNANSWERED_MS};
+pub use udp::session::{SILENCE_MS, SILENCE_STREAM_MS};

@@ -63,8 +63,9 @@ pub(crate) async fn accept(listener: TcpListener, arrival: Arrival, shared: Arc<
         match listener.accept().await {
             Ok((client, peer)) => {
                 pause = PAUSE_FIRST;
-                match shared.budget.take(DESCRIPTORS) {
-                    Some(permit) => drop(tokio::spawn(serve(client, peer, arrival, Arc::clone(&shared), permit))),
+                let permits = shared.budget.take(DESCRIPTORS).zip(shared.connections.take(1));
+                match permits {
+                    Some(permits) => drop(tokio::spawn(serve(client, peer, arrival, Arc::clone(&shared), permits))),
                     None => shed(&shared, &client),
                 }
             }
@@ -108,7 +109,13 @@ async fn shed_by_reserve(shared: &Shared, listener: &TcpListener) {
 }
 
 /// One connection from its client to the end.
-async fn serve(mut client: TcpStream, peer: SocketAddr, arrival: Arrival, shared: Arc<Shared>, permit: Permit) {
+async fn serve(
+    mut client: TcpStream,
+    peer: SocketAddr,
+    arrival: Arrival,
+    shared: Arc<Shared>,
+    permits: (Permit, Permit),
+) {
     let Some((flow, place, slot)) = find(&client, peer, arrival, &shared) else {
         shared.shed.unknown.add(1);
         let _ = client.set_zero_linger();
@@ -121,7 +128,7 @@ async fn serve(mut client: TcpStream, peer: SocketAddr, arrival: Arrival, shared
             let _ = client.set_zero_linger();
         }
     }
-    drop(permit);
+    drop(permits);
 }
 
 fn find(client: &TcpStream, peer: SocketAddr, arrival: Arrival, shared: &Shared) -> Option<(Flow, Place, Arc<Slot>)> {

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use tokio::runtime::Handle;
 use vipd_model::{Family, Place as At, Selected, ServiceKey};
 
-use crate::budget::{Budget, Shedding};
+use crate::budget::{Budget, Permit, Shedding};
 use crate::choose::{Chosen, Denied, Tried, choose};
 use crate::drain::{Drains, wall_clock};
 use crate::listen::{Arrival, accept, listen};
@@ -32,13 +33,16 @@ pub struct ProxyConfig {
     pub workers: usize,
     /// Descriptors for flows; 0: what the process may open, less what the control side needs.
     pub descriptors: usize,
+    /// TCP connections at a time, of all services together, where memory rather than descriptors is scarce: one that
+    /// moves nothing takes about 2 KiB here and as much in the kernel.
+    pub connections: usize,
     /// UDP sessions at a time, of all services together.
     pub sessions: usize,
 }
 
 impl Default for ProxyConfig {
     fn default() -> Self {
-        Self { workers: 0, descriptors: 0, sessions: 100_000 }
+        Self { workers: 0, descriptors: 0, connections: 1_000_000, sessions: 100_000 }
     }
 }
 
@@ -49,15 +53,20 @@ const CONTROL_DESCRIPTORS: u64 = 256;
 /// The pipes' part of the descriptors.
 const PIPE_PART: usize = 4;
 
+/// So many doors are served by every worker; each takes a descriptor for each of them.
+const DOORS_OF_ALL_WORKERS: usize = 256;
+
 /// What every flow may need.
 pub(crate) struct Shared {
     pub(crate) table: Table<Slot>,
     /// Absent: nobody has said yet.
     pub(crate) sources: ArcSwapOption<Sources>,
-    /// Descriptors of flows.
+    /// Descriptors of doors and flows.
     pub(crate) budget: Arc<Budget>,
     /// Descriptors of the pipes that they borrow; apart, so that idle pipes never turn a client away.
     pub(crate) pipes: Arc<Budget>,
+    /// TCP connections.
+    pub(crate) connections: Arc<Budget>,
     /// UDP sessions.
     pub(crate) sessions: Arc<Budget>,
     pub(crate) reserve: Reserve,
@@ -97,6 +106,7 @@ struct Open {
     port: u16,
     admission: Admission,
     tasks: Vec<Task>,
+    _permit: Permit,
 }
 
 impl Proxy {
@@ -116,6 +126,7 @@ impl Proxy {
             sources: ArcSwapOption::empty(),
             budget: Budget::new(descriptors - descriptors / PIPE_PART),
             pipes: Budget::new(descriptors / PIPE_PART),
+            connections: Budget::new(config.connections),
             sessions: Budget::new(config.sessions),
             reserve: Reserve::new(),
             shed: Shed::default(),
@@ -244,10 +255,12 @@ impl Proxy {
     }
 
     fn open_tcp(&self, address: SocketAddr, arrival: Arrival, admission: &Admission) -> io::Result<Open> {
+        let (workers, permit) = self.workers_for_door()?;
         let listener = listen(address, admission)?;
         let port = listener.local_addr()?.port();
         let mut tasks = Vec::new();
-        for worker in self.workers.all() {
+        for worker in workers {
+            // One queue that all workers take from: whoever has time does.
             let listener = listener.try_clone()?;
             let shared = Arc::clone(&self.shared);
             tasks.push(Task::spawn(worker, async move {
@@ -257,20 +270,33 @@ impl Proxy {
                 }
             }));
         }
-        Ok(Open { port, admission: admission.clone(), tasks })
+        Ok(Open { port, admission: admission.clone(), tasks, _permit: permit })
     }
 
     fn open_udp(&self, address: SocketAddr, destination: Destination, admission: &Admission) -> io::Result<Open> {
-        let socket = udp::door::bind(address, admission)?;
-        let port = socket.local_addr()?.port();
-        let shared = Arc::clone(&self.shared);
-        let task = Task::spawn(self.workers.one(), async move {
-            match tokio::net::UdpSocket::from_std(socket) {
-                Ok(socket) => udp::door::serve(socket, destination, shared).await,
-                Err(error) => tracing::error!(%error, %address, "cannot wait for datagrams"),
-            }
-        });
-        Ok(Open { port, admission: admission.clone(), tasks: vec![task] })
+        let (workers, permit) = self.workers_for_door()?;
+        let sockets = udp::door::bind(address, admission, workers.len())?;
+        let port = sockets.first().map_or(Ok(0), |socket| socket.local_addr().map(|at| at.port()))?;
+        let mut tasks = Vec::new();
+        for (worker, socket) in workers.iter().zip(sockets) {
+            let shared = Arc::clone(&self.shared);
+            tasks.push(Task::spawn(worker, async move {
+                match tokio::net::UdpSocket::from_std(socket) {
+                    Ok(socket) => udp::door::serve(socket, destination, shared).await,
+                    Err(error) => tracing::error!(%error, %address, "cannot wait for datagrams"),
+                }
+            }));
+        }
+        Ok(Open { port, admission: admission.clone(), tasks, _permit: permit })
+    }
+
+    /// Who serves a new door: every worker while doors are few, then one, so that ten thousand frontends take ten
+    /// thousand descriptors and not that for each core.
+    fn workers_for_door(&self) -> io::Result<(&[Handle], Permit)> {
+        let few = self.doors().len() < DOORS_OF_ALL_WORKERS;
+        let workers = if few { self.workers.all() } else { std::slice::from_ref(self.workers.one()) };
+        let permit = self.shared.budget.take(workers.len());
+        Ok((workers, permit.ok_or_else(|| io::Error::from_raw_os_error(libc::EMFILE))?))
     }
 
     /// Closes a door and returns when it is closed. Flows that came through it go on.
@@ -315,6 +341,8 @@ impl Proxy {
             shed_descriptors: shared.shed.descriptors.get(),
             shed_sessions: shared.shed.sessions.get(),
             unknown: shared.shed.unknown.get(),
+            connections: shared.connections.used() as u64,
+            sessions: shared.sessions.used() as u64,
             descriptors: shared.budget.used() as u64,
             descriptor_limit: shared.budget.limit() as u64,
             shedding_for_ms: shared.shedding.since(now).map(|since| now - since),
@@ -328,7 +356,7 @@ impl Proxy {
             self.close(door);
         }
         let end = Instant::now() + patience;
-        while self.shared.budget.used() != 0 {
+        while self.shared.connections.used() + self.shared.sessions.used() != 0 {
             if Instant::now() >= end {
                 return false;
             }

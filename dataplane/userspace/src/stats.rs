@@ -110,13 +110,17 @@ pub(crate) struct Shed {
 /// The proxy as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProxyStatistics {
-    /// Connections turned away because the descriptor budget was spent.
+    /// Connections turned away because the descriptor budget or the connection limit was reached.
     pub shed_descriptors: u64,
     /// Datagrams of new clients dropped because the session limit or the descriptor budget was reached.
     pub shed_sessions: u64,
     /// Connections that reached the proxy for an address that no service has.
     pub unknown: u64,
-    /// Descriptors in use for flows.
+    /// TCP connections now.
+    pub connections: u64,
+    /// UDP sessions now.
+    pub sessions: u64,
+    /// Descriptors in use for doors and flows.
     pub descriptors: u64,
     /// Of so many.
     pub descriptor_limit: u64,

@@ -149,7 +149,7 @@ fn nothing_is_answered_for_a_service_that_is_gone_and_its_sessions_end() {
     proxy.remove(&service.key);
     assert!(silent(&client, ""));
     proxy.close(&Door::Udp(vip));
-    eventually("its descriptors are free", || proxy.totals().descriptors == 0);
+    eventually("its descriptors are free", || proxy.totals().connections + proxy.totals().sessions == 0);
     assert_eq!(ask_udp(&client, "").unwrap_err().kind(), ErrorKind::ConnectionRefused);
 }
 

@@ -1,4 +1,5 @@
-//! A UDP door: one socket where clients' datagrams arrive, on one worker, with the sessions that began there.
+//! A UDP door: a socket where clients' datagrams arrive, on one worker, with the sessions that began there. A frontend has
+//! one for each worker.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -31,8 +32,27 @@ const SWEEP: Duration = Duration::from_millis(500);
 /// Full batches taken before other sessions get their turn.
 const BATCHES_IN_A_ROW: usize = 4;
 
-/// A socket that is ready to be served.
-pub(crate) fn bind(address: SocketAddr, admission: &Admission) -> io::Result<std::net::UdpSocket> {
+/// Sockets at one address, one for each of `count` workers; the kernel keeps each client at one of them.
+pub(crate) fn bind(address: SocketAddr, admission: &Admission, count: usize) -> io::Result<Vec<std::net::UdpSocket>> {
+    // The first one is bound without sharing, so that an address which another program has is refused.
+    let first = socket(address, admission)?;
+    first.bind(&address.into())?;
+    let mut sockets = vec![std::net::UdpSocket::from(first)];
+    let address = sockets[0].local_addr()?;
+    for _ in 1..count {
+        let next = socket(address, admission)?;
+        SockRef::from(&sockets[0]).set_reuse_port(true)?;
+        next.set_reuse_port(true)?;
+        next.bind(&address.into())?;
+        sockets.push(next.into());
+    }
+    for socket in &sockets {
+        ask_for_local_address(socket)?;
+    }
+    Ok(sockets)
+}
+
+fn socket(address: SocketAddr, admission: &Admission) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::DGRAM.nonblocking(), Some(SocketProtocol::UDP))?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
@@ -41,9 +61,6 @@ pub(crate) fn bind(address: SocketAddr, admission: &Admission) -> io::Result<std
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
     socket.set_send_buffer_size(BUFFER_BYTES)?;
     filter::attach(SockRef::from(&socket), admission)?;
-    socket.bind(&address.into())?;
-    let socket = std::net::UdpSocket::from(socket);
-    ask_for_local_address(&socket)?;
     Ok(socket)
 }
 

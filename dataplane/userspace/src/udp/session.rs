@@ -28,11 +28,13 @@ use crate::proxy::Shared;
 use crate::served::Slot;
 use crate::table::Place;
 
-/// How long a session may be silent that the endpoint has not answered yet, in milliseconds: as connection tracking has
-/// it (nf_conntrack_udp_timeout). A service's `idle_timeout` replaces it.
-pub const SILENCE_UNANSWERED_MS: u64 = 30_000;
-/// The same for a session that it has answered (nf_conntrack_udp_timeout_stream).
-pub const SILENCE_ANSWERED_MS: u64 = 120_000;
+/// How long a session may be silent, in milliseconds, as connection tracking has it (nf_conntrack_udp_timeout): most are
+/// a question and an answer. A service's `idle_timeout` replaces both.
+pub const SILENCE_MS: u64 = 30_000;
+/// The same for one that was answered and has gone on for [`STREAM_AFTER_MS`] (nf_conntrack_udp_timeout_stream).
+pub const SILENCE_STREAM_MS: u64 = 120_000;
+/// From when on it is a stream (nf_conntrack_proto_udp.c).
+const STREAM_AFTER_MS: u64 = 2_000;
 
 /// A session, shared by its door and its task.
 pub(crate) struct Session {
@@ -49,6 +51,7 @@ pub(crate) struct Session {
     unanswered: Mutex<Vec<u8>>,
     answered: AtomicBool,
     ended: AtomicBool,
+    opened: u64,
     last: AtomicU64,
     /// The door met an error of the endpoint's, which the task acts on.
     refused: Notify,
@@ -112,6 +115,7 @@ impl Session {
             unanswered: Mutex::default(),
             answered: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            opened: shared.now(),
             last: AtomicU64::new(shared.now()),
             refused: Notify::new(),
             _permits: permits,
@@ -240,8 +244,9 @@ impl Session {
 
     fn silence(&self) -> u64 {
         let idle = self.slot.current.load().value.service.definition.idle_timeout;
-        let answered = self.answered.load(Ordering::Relaxed);
-        let usual = if answered { SILENCE_ANSWERED_MS } else { SILENCE_UNANSWERED_MS };
+        let lasted = self.last.load(Ordering::Relaxed).saturating_sub(self.opened);
+        let is_stream = self.answered.load(Ordering::Relaxed) && lasted > STREAM_AFTER_MS;
+        let usual = if is_stream { SILENCE_STREAM_MS } else { SILENCE_MS };
         idle.map_or(usual, |idle| u64::try_from(idle.as_millis()).unwrap_or(u64::MAX))
     }
 }
