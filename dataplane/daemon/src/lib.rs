@@ -2,6 +2,7 @@
 
 pub mod api;
 pub mod config;
+pub mod node;
 pub mod reconcile;
 pub mod store;
 

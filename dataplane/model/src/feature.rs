@@ -135,3 +135,46 @@ pub struct Engines {
     /// Why that one is the default: "configured", "ipvs wanted; no module: fell back".
     pub default_reason: String,
 }
+
+/// What an engine is designed to do where its kernel has everything, for a node that cannot run it: so that a refusal
+/// names every engine that has a Feature, usable here or not. Not usable, without a reason.
+#[must_use]
+pub fn designed(kind: EngineKind) -> Ability {
+    use Algorithm::{Default, Dh, Fo, Lblc, Lblcr, Lc, Mh, Nq, Ovf, Random, Rr, Sed, Sh, Wlc, Wrr};
+    use Feature::{
+        AffinityExactTimeout, AffinityPrefix, CountActive, CountBytes, DrainReset, HashSourcePort, IdleTimeout,
+        KeepsSource, LoopbackEndpoints, MaxConnections, ProxyProtocol, Retry,
+    };
+    let (lacks, algorithms): (&[Feature], &[Algorithm]) = match kind {
+        EngineKind::Userspace => (&[KeepsSource], &Algorithm::ALL),
+        EngineKind::Iptables => (
+            &[
+                AffinityPrefix,
+                CountActive,
+                CountBytes,
+                DrainReset,
+                HashSourcePort,
+                IdleTimeout,
+                LoopbackEndpoints,
+                MaxConnections,
+                ProxyProtocol,
+                Retry,
+            ],
+            &[Default, Rr, Random],
+        ),
+        EngineKind::Nftables => (
+            &[CountActive, CountBytes, IdleTimeout, LoopbackEndpoints, ProxyProtocol, Retry],
+            &[Default, Rr, Random, Sh, Mh],
+        ),
+        EngineKind::Ipvs => (
+            &[AffinityExactTimeout, IdleTimeout, LoopbackEndpoints, ProxyProtocol, Retry],
+            &[Default, Rr, Wrr, Lc, Wlc, Sh, Mh, Dh, Sed, Nq, Lblc, Lblcr, Fo, Ovf],
+        ),
+    };
+    Ability {
+        usable: false,
+        reason: String::new(),
+        features: Feature::ALL.iter().copied().filter(|feature| !lacks.contains(feature)).collect(),
+        algorithms: algorithms.iter().copied().collect(),
+    }
+}

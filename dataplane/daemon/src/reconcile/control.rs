@@ -157,6 +157,17 @@ impl Control {
         let _ = self.asks.send(Ask::Addresses(addresses)).await;
     }
 
+    /// The same from a thread that may block.
+    pub fn set_addresses_blocking(&self, addresses: Vec<std::net::IpAddr>) {
+        let _ = self.asks.blocking_send(Ask::Addresses(addresses));
+    }
+
+    /// Whether the reconciler has ended.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.asks.is_closed()
+    }
+
     /// A call was refused before it became a command (authorisation, conversion): for the journal.
     pub fn note_refused(&self, actor: String, service: Option<ServiceKey>, text: String) {
         // Losing such a line under overload is better than letting a client that floods slow the others.
