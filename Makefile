@@ -9,12 +9,13 @@ ENGINE ?= userspace
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help demo test lint conformance bench fuzz kill chaos
+.PHONY: help demo test lint advisories conformance bench fuzz kill chaos
 
 help:
 	@echo 'make demo          build, then show virtual IPs being served on this machine; no root needed (< 6 min)'
 	@echo 'make test          every ring of tests, one line each; VIPD_TESTS_REQUIRE=all allows no skipping'
-	@echo 'make lint          rustfmt, clippy, cargo-deny'
+	@echo 'make lint          rustfmt, clippy, cargo-deny (licences, bans, sources)'
+	@echo 'make advisories    known vulnerabilities of dependencies; needs the network'
 	@echo 'make conformance   the table of cases for one engine: ENGINE=$(ENGINE)'
 	@echo 'make bench         figures beside peers in the same run; writes docs/performance.md (minutes)'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
@@ -31,7 +32,11 @@ test:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
-	$(CARGO) deny --log-level error check
+	$(CARGO) deny --log-level error check bans licenses sources
+
+# Known vulnerabilities of dependencies; fetches the advisory database, so it is apart from lint, which must work offline.
+advisories:
+	$(CARGO) deny check advisories
 
 conformance:
 	$(CARGO) build --quiet --package vipd --bin vipd

@@ -7,5 +7,7 @@ pub mod addresses;
 pub mod cleaner;
 pub mod findings;
 pub mod lanes;
+pub mod start;
 
 pub use lanes::{NodeLanes, Unavailable, cleanup};
+pub use start::{Node, StartError};
