@@ -49,7 +49,8 @@ fuzz:
 	tests/fuzz.sh $(FUZZ_SECONDS)
 
 kill:
-	VIPD_KILL_CYCLES=1000 $(CARGO) test --release --package vipd --test kill -- --nocapture
+	$(CARGO) build --quiet --release --package vipd --bin vipd
+	VIPD_KILLS=1000 $(CARGO) test --release --package vipd-tests --test faults
 
 chaos:
 	VIPD_CHAOS_SEEDS=10000 $(CARGO) test --release --package vipd chaos -- --nocapture
