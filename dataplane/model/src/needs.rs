@@ -3,6 +3,7 @@
 //! One function stands behind acceptance, engine choice, Plan, GetInfo's documentation and the conformance suite's
 //! excuses: an engine honours a service if it has every [`Feature`] of [`Needs::features`] and its algorithm.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use crate::endpoint::{Drain, EndpointKey, OnExpiry};
@@ -40,7 +41,7 @@ pub fn needs(service: &Service) -> Needs {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// A field of the definition, as its path below `service`.
-    Definition(String),
+    Definition(Cow<'static, str>),
     /// A field of the scheduler.
     Scheduler(&'static str),
     /// A field of an endpoint.
@@ -54,10 +55,10 @@ pub enum Blame {
 #[must_use]
 pub fn wants(service: &Service, feature: Feature) -> Option<Blame> {
     let definition = &service.definition;
-    let field = |name: &str| Some(Blame::Definition(name.to_owned()));
+    let field = |name: &'static str| Some(Blame::Definition(name.into()));
     let frontend = |wants: &dyn Fn(&crate::Frontend) -> bool, name: &str| {
         let index = definition.frontends.iter().position(wants)?;
-        Some(Blame::Definition(format!("frontends[{index}].{name}")))
+        Some(Blame::Definition(format!("frontends[{index}].{name}").into()))
     };
     let protocol = |wanted: Protocol| if definition.protocol == wanted { field("protocol") } else { None };
     let endpoint = |wants: &dyn Fn(&crate::Endpoint) -> bool, name: &'static str| {

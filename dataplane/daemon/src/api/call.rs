@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_util::sync::CancellationToken;
 use tonic::{Request, Status};
 use vipd_model::command::Request as Asked;
 use vipd_model::problem::Rejection;
@@ -25,12 +26,14 @@ pub struct Api {
     pub(super) clock: Clock,
     /// Identity of the store.
     pub(super) epoch: Arc<str>,
-    access: Access,
+    pub(super) access: Access,
     calls: Arc<Semaphore>,
     calls_most: usize,
     streams: Arc<Semaphore>,
     streams_most: usize,
     pub(super) syncs: Arc<super::sync::OpenSyncs>,
+    /// The daemon is going down: streams end.
+    pub(super) stopping: CancellationToken,
 }
 
 /// How many calls and streams there may be at once.
@@ -52,7 +55,7 @@ pub(super) struct Call {
 impl Api {
     /// Over a reconciler.
     #[must_use]
-    pub fn new(control: Control, clock: Clock, access: Access, room: Room) -> Self {
+    pub fn new(control: Control, clock: Clock, access: Access, room: Room, stopping: CancellationToken) -> Self {
         let epoch = control.read(|core| core.epoch.as_str().into());
         Self {
             control,
@@ -64,6 +67,7 @@ impl Api {
             streams: Arc::new(Semaphore::new(room.streams)),
             streams_most: room.streams,
             syncs: Arc::default(),
+            stopping,
         }
     }
 

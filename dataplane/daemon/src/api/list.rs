@@ -1,18 +1,17 @@
 //! GetService, ListServices, ListOwners.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use prost::Message as _;
 use tonic::Status;
 use vipd_model::problem::Rejection;
-use vipd_model::{At, Frontend, OwnerName, Problem, ProblemCode, Service, ServiceKey};
+use vipd_model::{OwnerName, Problem, ProblemCode, Service, ServiceKey};
 use vipd_proto::v1;
 
 use super::call::{Api, Call};
 use super::change;
-use super::convert::{owner, scalar};
+use super::convert::{Path, Problems, owner, scalar};
 use super::limits::{PAGE_BYTES, PAGE_SERVICES, PAGE_SERVICES_MOST};
 use crate::reconcile::{Core, ServiceState};
 
@@ -37,37 +36,33 @@ pub(super) fn get(api: &Api, call: &Call, key: &ServiceKey) -> Result<v1::GetSer
 struct Filter {
     owner: Option<OwnerName>,
     labels: HashMap<String, String>,
-    frontend: Option<(IpAddr, Option<u16>)>,
+    /// An address, perhaps with a port; empty: any.
+    frontend: String,
     only_problems: bool,
 }
 
 impl Filter {
     fn matches(&self, service: &Service) -> bool {
         let labels = &service.definition.labels;
-        self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
-            && self.frontend.is_none_or(|wanted| service.held_frontends().any(|(_, frontend)| is_at(frontend, wanted)))
+        self.owner.as_ref().is_none_or(|owner| service.key.owner == *owner)
+            && self.labels.iter().all(|(name, value)| labels.get(name) == Some(value))
     }
-}
-
-fn is_at(frontend: &Frontend, (address, port): (IpAddr, Option<u16>)) -> bool {
-    matches!(frontend.at, At::Address(at) if at == address) && port.is_none_or(|port| frontend.ports.contains(port))
-}
-
-/// `10.96.0.10`, `10.96.0.10:80`, `fd00::1` or `[fd00::1]:80`.
-fn parse_frontend(text: &str) -> Result<Option<(IpAddr, Option<u16>)>, String> {
-    if text.is_empty() {
-        return Ok(None);
-    }
-    if let Ok(socket) = text.parse::<SocketAddr>() {
-        return scalar::address(&socket.ip().to_string()).map(|address| Some((address, Some(socket.port()))));
-    }
-    scalar::address(text).map(|address| Some((address, None)))
 }
 
 /// A page token is the last key of the page before; names have no line ends.
-fn parse_token(text: &str) -> Option<ServiceKey> {
-    let (owner, name) = text.split_once('\n')?;
-    ServiceKey::new(owner, name).ok()
+pub(super) fn parse_token(text: &str, at: &Path<'_>, problems: &mut Problems) -> Option<Option<ServiceKey>> {
+    if text.is_empty() {
+        return Some(None);
+    }
+    match text.split_once('\n').and_then(|(owner, name)| ServiceKey::new(owner, name).ok()) {
+        Some(key) => Some(Some(key)),
+        None => problems.invalid(at, "is none that vipd gave; begin without one"),
+    }
+}
+
+/// The token of a page that ends with this service.
+pub(super) fn token_of(owner: &str, name: &str) -> String {
+    format!("{owner}\n{name}")
 }
 
 /// A page of services.
@@ -81,19 +76,9 @@ pub(super) async fn list(
             "" => Some(None),
             name => scalar::owner(name, default, &at.field("owner"), problems).map(Some),
         };
-        let frontend = match parse_frontend(&message.frontend) {
-            Ok(frontend) => Some(frontend),
-            Err(why) => problems.invalid(&at.field("frontend"), why),
-        };
-        let after = match message.page_token.as_str() {
-            "" => Some(None),
-            token => match parse_token(token) {
-                Some(key) => Some(Some(key)),
-                None => problems.invalid(&at.field("page_token"), "is none that vipd gave; begin without one"),
-            },
-        };
-        let (labels, only_problems) = (message.labels, message.only_problems);
-        Some((Filter { owner: owner?, labels, frontend: frontend?, only_problems }, after?))
+        let after = parse_token(&message.page_token, &at.field("page_token"), problems);
+        let (labels, frontend, only_problems) = (message.labels, message.frontend, message.only_problems);
+        Some((Filter { owner: owner?, labels, frontend, only_problems }, after?))
     })?;
     if let Some(owner) = &filter.owner {
         call.caller.may_read(owner, "owner").map_err(|rejection| call.refused(None, &rejection))?;
@@ -106,7 +91,8 @@ pub(super) async fn list(
         v1::ListServicesResponse { revision: api.control.read(|core| core.desired.revision().0), ..Default::default() };
     let mut bytes = 0;
     loop {
-        let Looked { found, last } = api.control.read(|core| look(core, call, &filter, after.as_ref(), size));
+        let looked = api.control.read(|core| look(core, call, &filter, after.as_ref(), size));
+        let Looked { found, last } = looked.map_err(|rejection| call.refused(None, &rejection))?;
         for (service, status) in found {
             let state = change::service_state(&service, &status, message.omit_endpoints);
             bytes += state.encoded_len();
@@ -127,7 +113,7 @@ pub(super) async fn list(
 
 fn token(page: &v1::ListServicesResponse) -> String {
     let last = page.services.last().and_then(|state| state.service.as_ref());
-    last.map(|service| format!("{}\n{}", service.owner, service.name)).unwrap_or_default()
+    last.map(|service| token_of(&service.owner, &service.name)).unwrap_or_default()
 }
 
 struct Looked {
@@ -137,16 +123,25 @@ struct Looked {
 }
 
 /// Looks at the next services, in order.
-fn look(core: &Core, call: &Call, filter: &Filter, after: Option<&ServiceKey>, most: usize) -> Looked {
-    let mut looked = Looked { found: Vec::new(), last: None };
-    let first_of_owner = filter.owner.as_ref().filter(|owner| after.is_none_or(|key| key.owner < **owner));
-    let services: Box<dyn Iterator<Item = &Arc<Service>>> = match (first_of_owner, after) {
-        (Some(owner), _) => Box::new(core.desired.services_of(owner)),
-        (None, after) => Box::new(core.desired.services_after(after)),
+fn look(
+    core: &Core,
+    call: &Call,
+    filter: &Filter,
+    after: Option<&ServiceKey>,
+    most: usize,
+) -> Result<Looked, Rejection> {
+    let services: Box<dyn Iterator<Item = &Arc<Service>>> = match (filter.frontend.as_str(), &filter.owner) {
+        ("", Some(owner)) if after.is_none_or(|key| key.owner < *owner) => Box::new(core.desired.services_of(owner)),
+        ("", _) => Box::new(core.desired.services_after(after)),
+        (frontend, _) => {
+            let holders = core.desired.holders(&scalar::cut(frontend))?;
+            Box::new(holders.into_iter().filter(|service| after.is_none_or(|after| service.key > *after)))
+        }
     };
+    let mut looked = Looked { found: Vec::new(), last: None };
     for (count, service) in services.enumerate() {
-        if filter.owner.as_ref().is_some_and(|owner| service.key.owner != *owner) {
-            return Looked { last: None, ..looked };
+        if filter.owner.as_ref().is_some_and(|owner| service.key.owner > *owner) {
+            break;
         }
         looked.last = Some(service.key.clone());
         if call.caller.reads(&service.key.owner) && filter.matches(service) {
@@ -156,10 +151,11 @@ fn look(core: &Core, call: &Call, filter: &Filter, after: Option<&ServiceKey>, m
             }
         }
         if count + 1 == CHUNK || looked.found.len() > most {
-            return looked;
+            return Ok(looked);
         }
     }
-    Looked { last: None, ..looked }
+    looked.last = None;
+    Ok(looked)
 }
 
 /// The owners that the caller may read.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use vipd_model::{OwnerName, Revision, Service, ServiceKey};
 use vipd_proto::v1;
@@ -37,6 +38,7 @@ pub(super) fn watch(api: &Api, call: &Call, message: v1::WatchRequest) -> Result
     let watcher = Watcher {
         _place: api.stream_place()?,
         changed: api.control.changed(),
+        stopping: api.stopping.clone(),
         control: api.control.clone(),
         epoch: Arc::clone(&api.epoch),
         caller: call.caller.clone(),
@@ -69,6 +71,7 @@ enum State {
 struct Watcher {
     control: Control,
     changed: watch::Receiver<u64>,
+    stopping: CancellationToken,
     epoch: Arc<str>,
     caller: Caller,
     owner: Option<OwnerName>,
@@ -188,10 +191,10 @@ impl Watcher {
                 self.cursor = self.control.read(|core| core.changes.cursor());
                 self.state = State::Listing { after: None };
             }
-            Some(changed) if changed.is_empty() => match timeout_at(self.heartbeat, self.changed.changed()).await {
-                Ok(Ok(())) => {}
-                Ok(Err(_)) => return None,
-                Err(_) => self.synced(),
+            Some(changed) if changed.is_empty() => tokio::select! {
+                () = self.stopping.cancelled() => return None,
+                changed = self.changed.changed() => changed.ok()?,
+                () = sleep_until(self.heartbeat) => self.synced(),
             },
             Some(changed) => {
                 for change in changed {

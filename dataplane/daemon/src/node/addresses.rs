@@ -18,8 +18,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// # Errors
 /// If netlink refuses.
 pub fn list() -> Result<Vec<IpAddr>, vipd_netlink::Error> {
-    let mut addresses: Vec<IpAddr> =
-        Addresses::open()?.list()?.into_iter().filter(|address| address.usable).map(|address| address.address).collect();
+    let mut addresses: Vec<IpAddr> = Addresses::open()?
+        .list()?
+        .into_iter()
+        .filter(|address| address.usable)
+        .map(|address| address.address)
+        .collect();
     addresses.sort();
     addresses.dedup();
     Ok(addresses)

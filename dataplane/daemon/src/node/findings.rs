@@ -11,7 +11,8 @@ const NEARLY_FULL: f64 = 0.9;
 /// The kernel's release.
 #[must_use]
 pub fn kernel() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
+    fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map_or_else(|_| "unknown".to_owned(), |text| text.trim().to_owned())
 }
 
 /// Flows tracked now, and at most; absent where the kernel tracks none.

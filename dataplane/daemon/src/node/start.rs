@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use vipd_engine::InvalidPackets;
 use vipd_model::desired::Stored;
-use vipd_model::{Desired, Limits, Millis, NameError, OwnerName, Problem, ProblemCode, Revision, Service};
+use vipd_model::{Desired, Limits, Millis, NameError, OwnerName, Problem, ProblemCode};
 use vipd_userspace::Proxy;
 
 use super::lanes::{NodeLanes, Unavailable};
@@ -66,12 +66,16 @@ impl Node {
         let known = !opened.fresh;
         let epoch = opened.store.epoch().to_owned();
         let store_problem = opened.store.read_only_reason().map(|why| {
-            let text = format!("the store takes no writes: {why}; changes are refused until vipd is restarted on a store that does");
+            let text = format!(
+                "the store takes no writes: {why}; changes are refused until vipd is restarted on a store that does"
+            );
             Problem::new(ProblemCode::Host, "", text)
         });
         let mut found = findings::host();
         found.extend(no_guard.map(|why| {
-            let text = format!("no guard ({why}): services listen on this host's own addresses, virtual IPs need CAP_NET_ADMIN");
+            let text = format!(
+                "no guard ({why}): services listen on this host's own addresses, virtual IPs need CAP_NET_ADMIN"
+            );
             Problem::new(ProblemCode::Host, "", text)
         }));
         let stored = stored(&opened, &mut found);
@@ -107,15 +111,10 @@ fn now() -> Millis {
 }
 
 fn stored(opened: &Opened, found: &mut Vec<Problem>) -> Stored {
-    let restored = store::encode::restore(&opened.records);
+    let restored = store::encode::restore(opened.store.revision(), &opened.records);
     let words = opened.findings.iter().chain(&restored.findings);
     found.extend(words.map(|finding| Problem::new(ProblemCode::Host, "", finding.to_string())));
-    Stored {
-        revision: Revision(opened.store.revision()),
-        services: restored.services.into_iter().map(|service| Service::clone(&service)).collect(),
-        owners: restored.owners.into_iter().map(|record| vipd_model::OwnerRecord::clone(&record)).collect(),
-        default_engine: restored.default_engine,
-    }
+    restored.stored
 }
 
 fn limits(config: &Config) -> Limits {
@@ -128,9 +127,7 @@ fn limits(config: &Config) -> Limits {
 
 fn settings(config: &Config) -> Result<Settings, StartError> {
     let reconcile = &config.reconcile;
-    let owner = |name: &String| {
-        OwnerName::new(name).map_err(|error| StartError::Owner { name: name.clone(), error })
-    };
+    let owner = |name: &String| OwnerName::new(name).map_err(|error| StartError::Owner { name: name.clone(), error });
     Ok(Settings {
         retry_first: reconcile.retry_first.duration(),
         retry_most: reconcile.retry_most.duration(),

@@ -5,10 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use vipd_engine::Node;
-use vipd_model::select::{Selected, Serve};
+use vipd_model::choose::choose;
+use vipd_model::select::{Selected, Serve, select};
 use vipd_model::{
-    Algorithm, Desired, EndpointState, EngineKind, Millis, Network, OwnerName, OwnerRecord, Problem, ProblemCode,
-    Revision, Revisions, Service, ServiceKey,
+    Algorithm, Desired, EndpointState, EngineKind, Frontend, Millis, Network, OwnerName, OwnerRecord, Problem,
+    ProblemCode, Revision, Revisions, Service, ServiceKey,
 };
 
 use super::changes::Changes;
@@ -160,16 +161,28 @@ impl Core {
         Some(Millis(record.last_write.max(self.started).0.saturating_add(ttl)))
     }
 
-    /// What the engines are given for a service, if one of them can serve it.
+    /// What the engines are given for a service, and the standing notes of that choice.
     ///
     /// # Errors
-    /// Why none can.
+    /// No engine is usable at all.
     pub fn selected(&self, service: &Arc<Service>) -> Result<(Selected, Vec<Problem>), Problem> {
-        let algorithm = match service.scheduler.algorithm {
-            Algorithm::Default => Algorithm::Rr,
-            other => other,
-        };
-        Ok((vipd_model::select(service, EngineKind::Userspace, algorithm), Vec::new()))
+        self.selected_by(self.desired.default_engine(), service)
+    }
+
+    /// The same if this were the default engine.
+    ///
+    /// # Errors
+    /// As [`Self::selected`].
+    pub fn selected_by(
+        &self,
+        default_engine: Option<EngineKind>,
+        service: &Arc<Service>,
+    ) -> Result<(Selected, Vec<Problem>), Problem> {
+        let choice = choose(self.desired.engines(), default_engine, service).ok_or_else(|| {
+            let text = "no engine is usable on this node; `vipd check` says what each of them lacks";
+            Problem::new(ProblemCode::EngineUnusable, "", text)
+        })?;
+        Ok((select(service, choice.engine, choice.algorithm), choice.problems))
     }
 
     /// The status of a declared service.
@@ -206,10 +219,18 @@ impl Core {
     fn contest_problems(&self, service: &Service) -> Vec<Problem> {
         let waiting = service.waiting.iter().filter_map(|index| {
             let frontend = service.definition.frontends.get(*index as usize)?;
-            let text = format!("{frontend} is held by another service; this service has it when it is free");
+            let holder = self.holder(service, frontend).map_or_else(|| "another".to_owned(), ToString::to_string);
+            let text = format!("{frontend} is held by service {holder}; this service has it when it is free");
             Some(Problem::new(ProblemCode::FrontendTaken, format!("service.frontends[{index}]"), text))
         });
         waiting.collect()
+    }
+
+    /// Who holds a frontend that a service waits for.
+    fn holder(&self, service: &Service, frontend: &Frontend) -> Option<&ServiceKey> {
+        let (protocol, ports) = (service.definition.protocol, frontend.ports);
+        let holder = frontend.spans().find_map(|span| self.desired.holder(span.place, protocol, ports.first));
+        holder.map(|(service, _)| &service.key)
     }
 
     /// Services by the engine that serves them.
@@ -271,7 +292,7 @@ pub fn network(desired: &Desired) -> Network {
 
 /// Endpoints that may take a new flow through some frontend of the service.
 fn usable(service: &Arc<Service>) -> u32 {
-    let selected = vipd_model::select::select(service, EngineKind::Userspace, Algorithm::Rr);
+    let selected = select(service, EngineKind::Userspace, Algorithm::Rr);
     let serves = |wanted| move |s: &&vipd_model::FrontendSelection| s.inside == wanted || s.outside == wanted;
     let any_local = selected.frontends.iter().any(|s| serves(Serve::Local)(&s));
     let any_all = selected.frontends.iter().any(|s| serves(Serve::All)(&s)) || !any_local;

@@ -133,14 +133,16 @@ impl Reconciler {
     /// Everything that was due is done: the node is ready, and what nobody wants may go.
     fn settle(&mut self) {
         let mut core = self.write();
-        core.ready = true;
+        let news = !std::mem::replace(&mut core.ready, true);
         let release = core.holds.contains(&Hold::Starting);
         drop(core);
         if release && self.may_release() {
             self.write().holds.clear();
             self.start_release(None);
+            self.announce();
+        } else if news {
+            self.announce();
         }
-        self.announce();
     }
 
     /// Ends the hold: strays are removed everywhere, the guard's captures first.

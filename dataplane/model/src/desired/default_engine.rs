@@ -70,7 +70,7 @@ fn lost(desired: &Desired, engine: Option<EngineKind>, service: &crate::Service)
         Ok(_) => Vec::new(),
         Err(refusal) => {
             let of = |blame| match blame {
-                Blame::Definition(field) => field,
+                Blame::Definition(field) => field.into_owned(),
                 Blame::Scheduler(field) => format!("scheduler.{field}"),
                 Blame::Endpoint(key, field) => format!("endpoint {key} {field}"),
             };

@@ -5,6 +5,7 @@
 //! of arrival, sessions, and what an operator chose for this node (its default engine).
 
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 use super::endpoints::{Visit, difference};
 use crate::endpoint::Endpoint;
@@ -18,7 +19,11 @@ pub(crate) struct Digest(pub(crate) u64);
 impl Digest {
     /// Takes a service's change into the sum.
     pub(crate) fn service(&mut self, before: Option<&Service>, after: Option<&Service>) {
-        self.replace(before.map(declared), after.map(declared));
+        let kept =
+            |(a, b): (&Service, &Service)| Arc::ptr_eq(&a.definition, &b.definition) && a.scheduler == b.scheduler;
+        if !before.zip(after).is_some_and(kept) {
+            self.replace(before.map(declared), after.map(declared));
+        }
         let old: &[Endpoint] = before.map_or(&[], |s| &s.endpoints);
         let new: &[Endpoint] = after.map_or(&[], |s| &s.endpoints);
         let Some(key) = before.or(after).map(|s| &s.key) else { return };

@@ -22,7 +22,7 @@ pub struct Access {
     fallback: Arc<AccessEntry>,
     default_owner: OwnerName,
     /// Whether VIPs can be made here. Without CAP_NET_ADMIN only addresses that the node has can be listened on.
-    net_admin: bool,
+    pub(super) net_admin: bool,
     own_addresses: OwnAddresses,
 }
 
