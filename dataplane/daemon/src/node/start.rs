@@ -48,6 +48,8 @@ pub struct Node {
     pub control: Control,
     /// The loop, to be run by the control runtime.
     pub reconciler: Reconciler,
+    /// Whether a guard captures VIP traffic; without one, services listen on this host's own addresses.
+    pub guarded: bool,
     /// The data path: its totals, and its graceful end.
     pub proxy: Arc<Proxy>,
     /// The time of day.
@@ -71,6 +73,7 @@ impl Node {
             );
             Problem::new(ProblemCode::Host, "", text)
         });
+        let guarded = no_guard.is_none();
         let mut found = findings::host();
         found.extend(no_guard.map(|why| {
             let text = format!(
@@ -100,7 +103,7 @@ impl Node {
             settings,
         });
         addresses::follow(control.clone())?;
-        Ok(Self { control, reconciler, proxy, clock })
+        Ok(Self { control, reconciler, guarded, proxy, clock })
     }
 }
 
