@@ -14,10 +14,10 @@ const SERVICES: u64 = 400;
 const ROUNDS: u64 = 60;
 
 /// xorshift64*, so that a printed seed repeats the run.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;

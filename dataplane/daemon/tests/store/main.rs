@@ -7,6 +7,7 @@ mod disk;
 mod format;
 mod kill;
 mod open;
+mod power;
 
 use std::collections::BTreeMap;
 use std::path::Path;
