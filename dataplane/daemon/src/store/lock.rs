@@ -75,10 +75,11 @@ impl Lock {
     }
 }
 
+/// Over the old text and then cut, so that the file is never empty, which means a clean end, in between.
 fn write(file: &mut File, text: &str) -> io::Result<()> {
     file.rewind()?;
-    file.set_len(0)?;
     file.write_all(text.as_bytes())?;
+    file.set_len(text.len() as u64)?;
     file.sync_all()
 }
 

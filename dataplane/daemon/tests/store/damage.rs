@@ -130,6 +130,35 @@ fn a_page_of_garbage_costs_its_own_records() {
     assert!(noticed > 0, "no page was ever noticed: the test tests nothing");
 }
 
+/// Of the database's pages of one kind one near the end, of which the journal has no newer copy: 13, a leaf of the table; 10, a leaf of the index
+/// (<https://www.sqlite.org/fileformat2.html#b_tree_pages>).
+fn late_page(bytes: &[u8], kind: u8) -> usize {
+    let pages: Vec<_> = (4096..bytes.len()).step_by(4096).filter(|at| bytes[*at] == kind).collect();
+    pages[pages.len() * 9 / 10]
+}
+
+#[test]
+fn what_a_lost_page_held_is_named_by_the_index() {
+    let victim = Victim::new();
+    let (missing, findings) = victim.with("a leaf of the table", "store.db", |bytes| {
+        let at = late_page(bytes, 13);
+        bytes[at..at + 4096].fill(0x5a);
+    });
+    let named = findings.iter().filter(|finding| matches!(finding, Finding::Lost(_))).count();
+    assert!(missing > 0 && named == missing, "{missing} missing, {named} named: {findings:?}");
+    assert!(missing < 20, "only those of one page: {missing}");
+}
+
+#[test]
+fn a_lost_page_of_the_index_costs_nothing() {
+    let victim = Victim::new();
+    let (missing, findings) = victim.with("a leaf of the index", "store.db", |bytes| {
+        let at = late_page(bytes, 10);
+        bytes[at..at + 4096].fill(0x5a);
+    });
+    assert!(missing == 0 && matches!(findings[..], [Finding::Damaged { .. }]), "{missing} missing: {findings:?}");
+}
+
 #[test]
 fn a_cut_file_keeps_what_is_left_of_it() {
     let noticed = random_rounds(0x53, |random, bytes| bytes.truncate(random.below(bytes.len())));
