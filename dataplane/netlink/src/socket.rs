@@ -131,11 +131,16 @@ impl Socket {
             let (inner, buffer) = (&self.inner, &mut self.buffer);
             match retry_interrupted(|| inner.recv_from(buffer, 0)) {
                 Ok((_, sender)) if sender.port_number() != 0 => {}
-                Ok(_) => return Ok(&self.buffer),
-                Err(source) if is_lost(&source) => return Err(Error::AnswerLost { operation: operation.into() }),
+                Ok(_) => break,
+                Err(source) if is_lost(&source) => {
+                    // What is left would fill the buffer against the next answer.
+                    self.drain(operation)?;
+                    return Err(Error::AnswerLost { operation: operation.into() });
+                }
                 Err(source) => return Err(Error::socket(operation, source)),
             }
         }
+        Ok(&self.buffer)
     }
 
     /// Empties the receive queue; whether there was anything, an overflow included.

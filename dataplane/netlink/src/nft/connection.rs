@@ -223,3 +223,25 @@ fn table_request(encoder: &mut Encoder, table: &str) {
     message::nfgenmsg(encoder, INET, 0);
     encoder.string(1, table);
 }
+
+#[cfg(test)]
+mod tests {
+    use nix::sys::socket::{setsockopt, sockopt};
+
+    use super::*;
+    use crate::testing;
+
+    #[test]
+    fn an_answer_lost_to_a_full_buffer_is_not_taken_for_success_or_failure() {
+        testing::in_namespace(|| {
+            let mut nft = Nft::open().unwrap();
+            setsockopt(&nft.socket, sockopt::RcvBuf, &1024).unwrap();
+            let mut batch = Batch::new("absent");
+            (0..2000).for_each(|n| batch.flush_chain(&format!("chain-{n}")));
+            let error = nft.commit(&mut batch).unwrap_err();
+            assert!(matches!(error, Error::AnswerLost { .. }), "{error}");
+            assert!(nft.generation().is_ok(), "what is left of the answers is skipped");
+            assert_eq!(nft.table("absent").unwrap(), None);
+        });
+    }
+}

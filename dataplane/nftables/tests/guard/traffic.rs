@@ -201,6 +201,21 @@ fn a_virtual_range_refuses_what_nobody_serves_and_other_addresses_are_left_alone
     });
 }
 
+/// After capture a packet is addressed to the node: what is refused there is no concern of it.
+#[test]
+fn captured_flows_are_not_refused_for_the_address_that_they_are_translated_to() {
+    in_namespace(|| {
+        let client = Client::beside_this_node();
+        tcp_proxy(PROXY);
+        let mut runner = started(Guard::open().unwrap(), node(&["10.1.0.1/32"]));
+        put(&mut runner, "web", vec![capture(vip("10.96.0.1", TCP, 80), PROXY)]);
+        put(&mut runner, "other", vec![silence(vip(Client::NODE_V4, TCP, PROXY))]);
+        let to = at("10.96.0.1", 80);
+        assert_eq!(client.run(move || connect(to)), Fate::Served(to));
+        assert_eq!(client.run(|| connect(at(Client::NODE_V4, 81))), Fate::Refused);
+    });
+}
+
 #[test]
 fn the_proxy_s_own_ports_are_closed_to_other_hosts() {
     in_namespace(|| {
