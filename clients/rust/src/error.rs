@@ -57,6 +57,16 @@ impl CallError {
         overloaded || self.code == Code::Unavailable || self.is_unanswered()
     }
 
+    /// Gives problems other paths of their fields, for a caller whose own caller knows the request by other names; `None`
+    /// leaves one as it is.
+    pub fn rename_fields(&mut self, rename: impl Fn(&str) -> Option<String>) {
+        for problem in &mut self.problems {
+            if let Some(field) = rename(&problem.field) {
+                problem.field = field;
+            }
+        }
+    }
+
     /// When vipd suggests to repeat the call.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
