@@ -27,4 +27,5 @@ mod watch;
 
 pub use access::Access;
 pub use call::{Api, Room};
+pub use info::kernel;
 pub use server::{Listeners, serve};

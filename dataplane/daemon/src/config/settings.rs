@@ -96,6 +96,8 @@ settings! {
         log_level "log-level": String = "info".to_owned();
         /// The owner of a call that names none, for callers to whom no entry of `access` gives another.
         default_owner "default-owner": String = "default".to_owned();
+        /// How long established connections of the userspace engine may go on when vipd is told to stop.
+        stop_patience "stop-patience": Seconds = Seconds(5.0);
         /// Bounds on what callers may take up.
         limits "limits": Limits = Limits::default();
         /// How changes reach the kernel and stay there.
