@@ -62,7 +62,8 @@ fn describe(text: &mut String, config: &Config, host: &Host<'_>) -> std::fmt::Re
             for kind in &engines.order {
                 let Some(ability) = engines.abilities.get(kind) else { continue };
                 let default = if engines.order.first() == Some(kind) { ", the default" } else { "" };
-                let state = if ability.usable { format!("usable{default}") } else { format!("not usable: {}", ability.reason) };
+                let state =
+                    if ability.usable { format!("usable{default}") } else { format!("not usable: {}", ability.reason) };
                 writeln!(text, "  {:<11} {state}", kind.to_string())?;
             }
             writeln!(text, "  default     {}", engines.default_reason)?;

@@ -135,7 +135,9 @@ mod tests {
         assert_eq!((text.engine, text.engine_fallback), (EngineChoice::Nftables, false));
         assert_eq!((text.log, text.log_level.as_str()), (LogFormat::Json, "debug"));
         assert_eq!(text.metrics, "127.0.0.1:0");
-        for line in ["vipd cleanup --state-dir D", "vipd check", "vipd --insecure-loopback 127.0.0.1:1", "vipd --engine auto"] {
+        for line in
+            ["vipd cleanup --state-dir D", "vipd check", "vipd --insecure-loopback 127.0.0.1:1", "vipd --engine auto"]
+        {
             assert!(Cli::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
         }
         assert!(Cli::try_parse_from(["vipd", "--engine", "magic"]).is_err());

@@ -9,7 +9,7 @@ use super::limits;
 use crate::reconcile::Core;
 
 /// Grows with every field or value added to v1.
-pub const API_LEVEL: u32 = 1;
+pub(super) const API_LEVEL: u32 = 1;
 
 /// The answer.
 pub(super) fn info(core: &Core) -> v1::GetInfoResponse {

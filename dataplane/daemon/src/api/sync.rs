@@ -25,7 +25,7 @@ const SILENCE: Duration = Duration::from_secs(30);
 
 /// Which Syncs are open.
 #[derive(Default)]
-pub struct OpenSyncs(Mutex<HashMap<OwnerName, (u64, Arc<Notify>)>>);
+pub(super) struct OpenSyncs(Mutex<HashMap<OwnerName, (u64, Arc<Notify>)>>);
 
 /// One of them; no longer when dropped.
 struct OpenSync<'a> {

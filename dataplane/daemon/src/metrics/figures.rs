@@ -24,7 +24,12 @@ impl Writer<'_> {
         metric.encode_counter::<NoLabelSet, _, u64>(&value, None)
     }
 
-    fn gauges<S: EncodeLabelSet>(&mut self, name: &str, help: &str, values: impl Iterator<Item = (S, u64)>) -> fmt::Result {
+    fn gauges<S: EncodeLabelSet>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl Iterator<Item = (S, u64)>,
+    ) -> fmt::Result {
         let mut metric = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in values {
             metric.encode_family(&labels)?.encode_gauge(&float(value))?;
@@ -71,15 +76,27 @@ fn node(writer: &mut Writer<'_>, node: &Node) -> fmt::Result {
     writer.gauge("vipd_ready", "1 once the stored state has been programmed", u8::from(node.ready))?;
     writer.gauge("vipd_healthy", "What /healthz says: 1 for 200, 0 for 503", u8::from(node.healthy))?;
     writer.gauge("vipd_holding", "1 while unknown objects of ours in the kernel are kept", u8::from(node.holding))?;
-    writer.gauge("vipd_store_writable", "0 if changes are refused because they cannot be stored", u8::from(node.store_writable))?;
+    writer.gauge(
+        "vipd_store_writable",
+        "0 if changes are refused because they cannot be stored",
+        u8::from(node.store_writable),
+    )?;
     writer.gauge("vipd_revision", "Newest accepted change", float(node.revision))?;
     let help = "Newest change before which nothing is pending; failed services do not hold it back";
     writer.gauge("vipd_programmed_revision", help, float(node.programmed_revision))?;
     let stalled = node.stalled_since.map_or(0, |since| since.0);
-    writer.gauge("vipd_stalled_since_seconds", "Since when an engine has not answered; 0: all do", float(stalled) / 1_000.0)?;
+    writer.gauge(
+        "vipd_stalled_since_seconds",
+        "Since when an engine has not answered; 0: all do",
+        float(stalled) / 1_000.0,
+    )?;
     writer.gauge("vipd_owners", "Owners known", float(node.owners as u64))?;
     writer.gauge("vipd_expired_leases", "Owners whose lease has run out", float(node.expired_leases as u64))?;
-    writer.gauge("vipd_findings", "What an operator should look at, as GetInfo lists it", float(node.findings as u64))?;
+    writer.gauge(
+        "vipd_findings",
+        "What an operator should look at, as GetInfo lists it",
+        float(node.findings as u64),
+    )?;
     writer.gauge("vipd_endpoints", "Declared endpoints", float(node.endpoints))?;
     let states = node.states.iter().map(|(state, count)| ([("state", *state)], *count));
     writer.gauges("vipd_services", "Declared services by state", states)?;
@@ -94,7 +111,11 @@ fn work(writer: &mut Writer<'_>, node: &Node) -> fmt::Result {
     writer.counter("vipd_store_commits", "Transactions of the store", figures.commits)?;
     writer.counter("vipd_batches", "Batches handed to engines", figures.batches)?;
     writer.counter("vipd_services_programmed", "Services programmed", figures.programmed)?;
-    writer.counter("vipd_programming_failures", "Attempts to program a service that failed", figures.failed_attempts)?;
+    writer.counter(
+        "vipd_programming_failures",
+        "Attempts to program a service that failed",
+        figures.failed_attempts,
+    )?;
     writer.counter("vipd_drifts", "Objects found missing, changed or left over", figures.drifts)?;
     writer.counter("vipd_repairs", "Repairs made", figures.repairs)?;
     writer.counter("vipd_events", "Lines of the journal", node.events)?;
@@ -117,8 +138,16 @@ fn api(writer: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
 fn proxy(writer: &mut Writer<'_>, snapshot: &Snapshot) -> fmt::Result {
     let totals = &snapshot.proxy;
     let shed = [([("what", "connections")], totals.shed_descriptors), ([("what", "datagrams")], totals.shed_sessions)];
-    writer.counters("vipd_proxy_shed", "New flows turned away for lack of descriptors or sessions", shed.into_iter())?;
-    writer.gauge("vipd_proxy_shedding", "1 while new flows are turned away", u8::from(totals.shedding_for_ms.is_some()))?;
+    writer.counters(
+        "vipd_proxy_shed",
+        "New flows turned away for lack of descriptors or sessions",
+        shed.into_iter(),
+    )?;
+    writer.gauge(
+        "vipd_proxy_shedding",
+        "1 while new flows are turned away",
+        u8::from(totals.shedding_for_ms.is_some()),
+    )?;
     writer.counter("vipd_proxy_unknown", "Connections for an address that no service has", totals.unknown)?;
     writer.gauge("vipd_proxy_descriptors", "File descriptors in use for flows", float(totals.descriptors))?;
     writer.gauge("vipd_proxy_descriptors_max", "Of so many", float(totals.descriptor_limit))

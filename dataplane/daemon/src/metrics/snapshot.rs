@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use vipd_engine::ServiceCounters;
 use vipd_model::{EngineKind, Millis, ServiceKey};
-use vipd_userspace::{Proxy, ProxyStatistics};
+use vipd_userspace::Proxy;
+use vipd_userspace::stats::ProxyStatistics;
 
 use crate::api::intake::Intake;
 use crate::api::transport::Seats;
@@ -14,7 +15,7 @@ use crate::reconcile::run::Clock;
 use crate::reconcile::{Control, Core, ServiceState};
 
 /// Services with series of their own: beyond it a scrape would cost more than it tells. GetStats has all.
-pub const SERVICE_SERIES: usize = 1_000;
+pub(super) const SERVICE_SERIES: usize = 1_000;
 
 /// Where figures come from.
 #[derive(Clone)]

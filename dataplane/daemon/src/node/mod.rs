@@ -6,8 +6,10 @@
 pub mod addresses;
 pub mod cleaner;
 pub mod findings;
+pub mod inspect;
 pub mod lanes;
 pub mod start;
 
+pub use inspect::{Inspected, inspect};
 pub use lanes::{NodeLanes, Unavailable, cleanup};
 pub use start::{Node, StartError};
