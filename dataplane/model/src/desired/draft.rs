@@ -1,17 +1,18 @@
-//! What a call makes of one service, checked as far as the service alone decides.
+//! What a call makes of one service: its value before and after, and where in the request each part was written. How
+//! the parts are written is in `writing`; what other services have against it in `conflicts`.
 
 use std::sync::Arc;
 
 use super::Desired;
-use super::endpoints::{Settled, merge, patch, settle};
 use super::group::{Group, Listing, Origin, Part};
+use super::writing::Writing;
 use crate::choose::{Blame, admit, asks_no_more};
 use crate::contest::same_claims;
-use crate::endpoint::{Endpoint, EndpointKey};
+use crate::endpoint::EndpointKey;
 use crate::name::ServiceKey;
 use crate::problem::{Problem, ProblemCode};
-use crate::service::{Definition, Revisions, Service};
-use crate::{Millis, Revision, validate};
+use crate::service::Service;
+use crate::{Millis, Revision};
 
 /// A service before and after a call.
 #[derive(Debug)]
@@ -125,10 +126,8 @@ pub(crate) fn draft<'a>(
     if group.delete.is_some() {
         return Ok(draft);
     }
-    let mut writing = Writing { desired, key, before, at, revision, problems, notes: Vec::new() };
-    draft.after = writing.service(&group);
-    let (mut problems, notes) = (writing.problems, writing.notes);
-    draft.notes = notes;
+    let written = Writing::new(desired, key, at, revision).service(&group);
+    (draft.after, draft.notes, problems) = (written.service, written.notes, written.problems);
     if problems.is_empty() {
         engine(desired, &mut draft, &mut problems);
     }
@@ -136,7 +135,7 @@ pub(crate) fn draft<'a>(
 }
 
 /// Where a scheduler stands in the request that has it.
-fn scheduler_path(group: &Group<'_>, origin: Origin) -> String {
+pub(crate) fn scheduler_path(group: &Group<'_>, origin: Origin) -> String {
     let within = group.definition.is_some_and(|(definition, _)| definition == origin);
     origin.path(if within { "service.scheduler" } else { "scheduler" })
 }
@@ -209,163 +208,5 @@ fn expectations(before: Option<&Service>, group: &Group<'_>, problems: &mut Vec<
             (expected, found) => format!("the {what} is at revision {found}, not {expected}; read it and decide again"),
         };
         problems.push(Problem::new(ProblemCode::StaleRevision, origin.path("expected_revision"), message));
-    }
-}
-
-/// A definition with its source ranges in order, without duplicates.
-fn sorted(sent: &Arc<Definition>) -> Arc<Definition> {
-    if sent.frontends.iter().all(|f| f.source_ranges.is_sorted_by(|a, b| a < b)) {
-        return Arc::clone(sent);
-    }
-    let mut definition = Definition::clone(sent);
-    for frontend in &mut definition.frontends {
-        frontend.source_ranges.sort_unstable();
-        frontend.source_ranges.dedup();
-    }
-    Arc::new(definition)
-}
-
-/// One service being written.
-struct Writing<'a> {
-    desired: &'a Desired,
-    key: &'a ServiceKey,
-    before: Option<&'a Arc<Service>>,
-    at: Millis,
-    revision: Revision,
-    problems: Vec<Problem>,
-    notes: Vec<Problem>,
-}
-
-impl Writing<'_> {
-    fn service(&mut self, group: &Group<'_>) -> Option<Arc<Service>> {
-        let Some(definition) = self.definition(group) else {
-            let message = format!("there is no service {}; declare it first, or in the same Apply", self.key);
-            let field = group.first_origin().name();
-            self.problems.push(Problem::new(ProblemCode::NoSuchService, field, message));
-            return None;
-        };
-        let scheduler = match group.scheduler {
-            Some((origin, scheduler)) => {
-                let path = scheduler_path(group, origin);
-                validate::definition::scheduler(&scheduler).report(&path, &mut self.problems);
-                scheduler
-            }
-            None => self.before.map(|s| s.scheduler).unwrap_or_default(),
-        };
-        let settled = self.endpoints(group, &definition);
-        self.sizes(group, &definition, &settled.endpoints);
-
-        let revisions =
-            self.before.map_or(Revisions { created: self.revision, ..Revisions::default() }, |s| s.revisions);
-        let mut after = Service {
-            key: self.key.clone(),
-            definition,
-            scheduler,
-            endpoints: settled.endpoints,
-            leaving: settled.leaving,
-            revisions,
-            waiting: self.before.map(|s| s.waiting.clone()).unwrap_or_default(),
-        };
-        let Some(before) = self.before else {
-            after.revisions.definition = self.revision;
-            after.revisions.endpoints = group.endpoints.map_or(Revision::default(), |_| self.revision);
-            after.revisions.scheduler = group.scheduler.map_or(Revision::default(), |_| self.revision);
-            return Some(Arc::new(after));
-        };
-        let definition_changed = before.definition != after.definition;
-        let scheduler_changed = before.scheduler != after.scheduler;
-        if !definition_changed && !scheduler_changed && !settled.changed {
-            return Some(Arc::clone(before));
-        }
-        if before.definition.protocol != after.definition.protocol {
-            // The flows of the old protocol end as those of a removed service do.
-            after.leaving = Arc::from([]);
-        }
-        let mark = |part: &mut Revision, changed: bool| {
-            if changed {
-                *part = self.revision;
-            }
-        };
-        mark(&mut after.revisions.definition, definition_changed);
-        mark(&mut after.revisions.scheduler, scheduler_changed);
-        mark(&mut after.revisions.endpoints, settled.changed);
-        Some(Arc::new(after))
-    }
-
-    /// What the service is to be: as sent, sorted where order has no meaning, or as it was. Absent: there is none.
-    fn definition(&mut self, group: &Group<'_>) -> Option<Arc<Definition>> {
-        let Some((origin, sent)) = group.definition else {
-            return self.before.map(|s| Arc::clone(&s.definition));
-        };
-        if let Some(before) = self.before.filter(|s| s.definition == *sent) {
-            return Some(Arc::clone(&before.definition));
-        }
-        validate::definition::definition(sent, &self.desired.limits)
-            .report(&origin.path("service"), &mut self.problems);
-        let definition = sorted(sent);
-        match self.before.filter(|s| s.definition == definition) {
-            Some(before) => Some(Arc::clone(&before.definition)),
-            None => Some(definition),
-        }
-    }
-
-    fn endpoints(&mut self, group: &Group<'_>, definition: &Definition) -> Settled {
-        let kept: &[Endpoint] = self.before.map_or(&[], |s| &s.endpoints);
-        let Some((origin, listing)) = group.endpoints else {
-            if let Some((origin, _)) = group.definition {
-                validate::endpoints::kept(kept, definition).report(&origin.path("service"), &mut self.problems);
-            }
-            return match self.before {
-                Some(s) => {
-                    Settled { endpoints: Arc::clone(&s.endpoints), leaving: Arc::clone(&s.leaving), changed: false }
-                }
-                None => settle(None, Vec::new(), definition.drain, self.at),
-            };
-        };
-        let (field, sent) = listing.sent();
-        validate::endpoints::endpoints(field, sent, definition).report(&origin.root(), &mut self.problems);
-        let (mut list, dropped) = merge(sent.to_vec());
-        if dropped > 0 {
-            let message = format!(
-                "{dropped} of {} endpoints repeat an (address, port) of the list; READY went before DRAINING before \
-                 NOT_READY, then local first, then the higher weight",
-                sent.len()
-            );
-            self.notes.push(Problem::new(ProblemCode::DuplicatesMerged, origin.path(field), message));
-        }
-        if let Listing::Patch(_, remove) = listing {
-            self.removed_and_sent(origin, &list, remove);
-            list = patch(kept, &list, remove);
-        }
-        let most = self.desired.limits.endpoints_per_service;
-        if list.len() > most {
-            let message = format!("{} endpoints; the most is {most}; split the service", list.len());
-            self.problems.push(Problem::new(ProblemCode::Limit, origin.path(field), message));
-        }
-        settle(self.before.map(|s| &**s), list, definition.drain, self.at)
-    }
-
-    /// One key in both lists of a patch: the call does not say which is meant.
-    fn removed_and_sent(&mut self, origin: Origin, list: &[Endpoint], remove: &[EndpointKey]) {
-        let both = remove.iter().position(|key| list.binary_search_by_key(key, |e| e.key).is_ok());
-        if let Some(i) = both {
-            let message = format!("{} stands in `upsert` too; leave it out of one of the two", remove[i]);
-            self.problems.push(Problem::invalid(origin.path(&format!("remove[{i}]")), message));
-        }
-    }
-
-    fn sizes(&mut self, group: &Group<'_>, definition: &Definition, endpoints: &[Endpoint]) {
-        let bytes = validate::size::of_definition(definition) + validate::size::of_endpoints(endpoints);
-        let most = self.desired.limits.service_bytes;
-        if bytes > most {
-            let field = match (group.endpoints, group.definition) {
-                (Some((origin, listing)), _) => origin.path(listing.sent().0),
-                (None, Some((origin, _))) => origin.path("service"),
-                (None, None) => String::new(),
-            };
-            let message =
-                format!("the service with its endpoints takes up to {bytes} bytes; the most is {most}; split it");
-            self.problems.push(Problem::new(ProblemCode::Limit, field, message));
-        }
     }
 }

@@ -5,8 +5,8 @@
 //! never changes and then fails. The cost is the change's: no service is looked at that the command does not touch or
 //! meet (a Sync, a DeleteOwner and a new default engine touch many).
 //!
-//! Where to read next: `group` (a call's operations by service), `draft` (what becomes of one service), `conflicts`
-//! (contested frontends and loops), `writes`, `sync`, `owners`, `default_engine` (the commands).
+//! Where to read next: `group` (a call's operations by service), `draft` and `writing` (what becomes of one
+//! service), `conflicts` (contested frontends and loops), `writes`, `sync`, `owners`, `default_engine` (the commands).
 
 mod catalog;
 mod conflicts;
@@ -22,6 +22,7 @@ mod restore;
 mod sync;
 mod targets;
 mod writes;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
