@@ -202,22 +202,27 @@ impl Socket {
         }
     }
 
-    /// Dumps until an attempt was not interrupted. `collect` sees every message of an attempt, into a fresh `T`.
+    /// Dumps until an attempt was not interrupted, or two in a row read the same. `collect` sees every message of an
+    /// attempt, into a fresh `T`.
     ///
     /// For netfilter families the resource id is the generation read: if it moves within a dump, entries may be
     /// missing though the kernel never sets `NLM_F_DUMP_INTR` (measured on 6.18), so that counts as interrupted too.
-    pub(crate) fn dump<T: Default>(
+    /// Others may commit without pause to tables of their own, though, faster than we can read: then equal is enough.
+    pub(crate) fn dump<T: Default + PartialEq>(
         &mut self,
         kind: u16,
         operation: &str,
         fill: impl Fn(&mut Encoder),
         mut collect: impl FnMut(&mut T, &Message<'_>),
     ) -> Result<T, Error> {
+        let mut last = None;
         for _ in 0..DUMP_ATTEMPTS {
             let mut collected = T::default();
             match self.dump_once(kind, operation, &fill, |message| collect(&mut collected, message)) {
                 Ok(DumpStep::Continue) => return Ok(collected),
-                Ok(DumpStep::Interrupted) | Err(Error::AnswerLost { .. }) => {}
+                Ok(DumpStep::Interrupted) if last.as_ref() == Some(&collected) => return Ok(collected),
+                Ok(DumpStep::Interrupted) => last = Some(collected),
+                Err(Error::AnswerLost { .. }) => last = None,
                 Err(error) => return Err(error),
             }
         }

@@ -61,7 +61,9 @@ pub(crate) fn service(input: &GuardInput) -> Result<Objects<Key, Value>, RenderE
             }
             GuardEntry::Allow { spot, sources } => {
                 insert_spot(&mut objects, spot, Role::Ranged, &Value::Present);
-                sources.iter().for_each(|source| insert_source(&mut objects, spot, source));
+                // A source of the other family can never come here.
+                let sources = sources.iter().filter(|source| Family::of_net(source) == spot.place.family());
+                sources.for_each(|source| insert_source(&mut objects, spot, source));
             }
         }
     }

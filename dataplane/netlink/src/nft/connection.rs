@@ -98,17 +98,26 @@ impl Nft {
             .ok_or_else(|| Error::Malformed { operation: operation.into(), what: "no generation id" })
     }
 
-    /// Runs `read` until the rule set did not change while it ran, so that what it read belongs together.
+    /// Runs `read` until the rule set did not change while it ran, or two readings in a row were equal, so that what it
+    /// read belongs together.
     ///
     /// # Errors
-    /// [`Error::Interrupted`] if others commit without pause; what `read` returns otherwise.
-    pub fn consistent<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T, Error>) -> Result<T, Error> {
+    /// [`Error::Interrupted`] if what is read changes without pause; what `read` returns otherwise.
+    pub fn consistent<T: PartialEq>(
+        &mut self,
+        mut read: impl FnMut(&mut Self) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let mut last = None;
         for _ in 0..READ_ATTEMPTS {
             let before = self.generation()?;
-            let value = read(self);
-            if self.generation()? == before {
-                return value;
+            let value = match read(self) {
+                Err(Error::Interrupted { .. } | Error::AnswerLost { .. }) => continue,
+                other => other?,
+            };
+            if self.generation()? == before || last.as_ref() == Some(&value) {
+                return Ok(value);
             }
+            last = Some(value);
         }
         Err(Error::Interrupted { operation: "read tables back".into(), attempts: READ_ATTEMPTS })
     }

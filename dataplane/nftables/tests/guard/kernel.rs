@@ -63,6 +63,99 @@ fn what_is_observed_is_what_was_rendered() {
     });
 }
 
+/// Death after any operation of a change: the next process finishes it, whatever it finds.
+#[test]
+fn a_process_that_dies_anywhere_in_a_change_is_continued_by_the_next() {
+    in_namespace(|| {
+        let ranges = ["10.96.0.0/16"];
+        let web = || vip("10.96.0.1", TCP, 80);
+        let before = || vec![capture(web(), 15001), allow(web(), &["10.1.0.0/24"]), reject(vip("10.96.0.2", TCP, 80))];
+        let after = || {
+            let opened = vip("10.96.0.2", TCP, 80);
+            vec![
+                reject(web()),
+                allow(web(), &["10.2.0.0/16"]),
+                capture(opened.clone(), 15002),
+                allow(opened, &["fd00::/8"]),
+            ]
+        };
+        let mut cut = 0;
+        loop {
+            let mut runner = started(Guard::open().unwrap(), node(&ranges));
+            put(&mut runner, "web", before());
+            let key = service("web");
+            let (plan, _) =
+                runner.dry_run(vec![(key.clone(), Some(vipd_engine::GuardInput { key, entries: after() }))]);
+            let operations: Vec<_> = plan.make.into_iter().chain(plan.finish).collect();
+            if cut > operations.len() {
+                break;
+            }
+            for operation in &operations[..cut] {
+                runner.steps_mut().apply(std::slice::from_ref(operation), &mut Default::default()).unwrap();
+            }
+            drop(runner);
+
+            let mut runner = started(Guard::open().unwrap(), node(&ranges));
+            put(&mut runner, "web", after());
+            runner.release().unwrap();
+            wanted_is_in_kernel(&mut runner);
+            runner.steps_mut().cleanup().unwrap();
+            cut += 1;
+        }
+        assert!(cut > 10, "{cut} operations");
+    });
+}
+
+/// Everything that a host may have beside us, some of it with words that we do not know.
+#[test]
+fn foreign_content_is_neither_in_the_way_nor_touched() {
+    const FOREIGN: &str = r#"
+        table ip nat {
+            chain POSTROUTING { type nat hook postrouting priority srcnat
+                masquerade
+            }
+        }
+        table inet vipd2 {
+            chain capture { type filter hook prerouting priority -90
+                ct state new log prefix "x" accept
+            }
+        }
+        table netdev edge {
+            chain in { type filter hook ingress device lo priority 0
+            }
+        }
+        table inet firewalld {
+            ct helper ftp { type "ftp" protocol tcp
+            }
+            counter seen { }
+            quota most { over 1 mbytes
+            }
+            set recent { type ipv4_addr . inet_service; flags dynamic,timeout; timeout 1h; size 65535
+            }
+            map verdicts { type inet_service : verdict; flags interval; elements = { 1-9 : accept, 80 : drop }
+            }
+            chain input { type filter hook input priority 10
+                tcp dport vmap @verdicts
+                update @recent { ip saddr . tcp dport limit rate 10/second }
+                meta l4proto { tcp, udp } counter name seen
+                fib saddr . iif oif missing drop comment "spoofed"
+            }
+        }
+    "#;
+    in_namespace(|| {
+        let file = tempfile(FOREIGN);
+        run("nft", &["-f", &file]);
+        std::fs::remove_file(file).unwrap();
+        let foreign = run("nft", &["list", "ruleset"]);
+        let mut runner = started(Guard::open().unwrap(), node(&["10.96.0.0/16"]));
+        everything(&mut runner);
+        runner.release().unwrap();
+        wanted_is_in_kernel(&mut runner);
+        runner.steps_mut().cleanup().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), foreign);
+    });
+}
+
 /// Many hosts keep their rule set by `nft list ruleset > file` and `nft -f file`: ours must not break theirs.
 #[test]
 fn nft_reads_back_what_it_lists() {
@@ -81,7 +174,8 @@ fn nft_reads_back_what_it_lists() {
 }
 
 fn tempfile(text: &str) -> String {
-    let path = std::env::temp_dir().join(format!("vipd-guard-{}.nft", std::process::id()));
+    let thread = nix::unistd::gettid();
+    let path = std::env::temp_dir().join(format!("vipd-guard-{thread}.nft"));
     std::fs::write(&path, text).unwrap();
     path.to_str().unwrap().to_owned()
 }
