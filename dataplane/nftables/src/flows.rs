@@ -7,28 +7,12 @@ use std::collections::BTreeSet;
 
 use vipd_engine::{FlowFilter, Operation};
 use vipd_model::{Family, Protocol};
-use vipd_netlink::conntrack;
 
 use crate::{
     element::ElementKey,
     names::{Prefix, Role, SetName},
     object::{Key, Object, Value},
 };
-
-/// The same filter as [`vipd_netlink::conntrack`] takes it.
-#[must_use]
-pub fn conntrack_filter(filter: &FlowFilter) -> conntrack::FlowFilter {
-    conntrack::FlowFilter {
-        family: match filter.family {
-            Family::V4 => conntrack::IpFamily::V4,
-            Family::V6 => conntrack::IpFamily::V6,
-        },
-        protocol: filter.protocol.number(),
-        destination: filter.destination,
-        port: filter.port,
-        reply_source: filter.reply_source,
-    }
-}
 
 /// What to forget once these operations are in force.
 pub(crate) fn stale(operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {

@@ -20,7 +20,6 @@ mod rule;
 pub mod table;
 
 pub use element::ElementKey;
-pub use flows::conntrack_filter;
 pub use guard::Guard;
 pub use object::{Key, Object, Value};
 pub use probe::Unusable;

@@ -13,9 +13,12 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::gettid,
 };
-use vipd_engine::{GuardEntry, GuardInput, Node, Place, Runner, guard::Spot};
+use vipd_engine::{FlowFilter, GuardEntry, GuardInput, Node, Place, Runner, guard::Spot};
 use vipd_model::{Family, PortRange, Protocol, ServiceKey, service::NoEndpoints};
-use vipd_netlink::testing::run;
+use vipd_netlink::{
+    conntrack::{self, Conntrack, IpFamily},
+    testing::run,
+};
 use vipd_nftables::Guard;
 
 pub(crate) fn ip(text: &str) -> IpAddr {
@@ -64,11 +67,7 @@ pub(crate) fn started(guard: Guard, node: Node) -> Runner<Guard> {
 }
 
 /// One service's entries, in force; returns the flows that became stale.
-pub(crate) fn put(
-    runner: &mut Runner<Guard>,
-    name: &str,
-    mut entries: Vec<GuardEntry>,
-) -> Vec<vipd_engine::FlowFilter> {
+pub(crate) fn put(runner: &mut Runner<Guard>, name: &str, mut entries: Vec<GuardEntry>) -> Vec<FlowFilter> {
     entries.sort();
     let key = service(name);
     let input = (!entries.is_empty()).then(|| GuardInput { key: key.clone(), entries });
@@ -79,6 +78,20 @@ pub(crate) fn put(
     let mut stale = made.stale;
     stale.extend(finished.stale);
     stale
+}
+
+/// Forgets flows as the daemon does.
+pub(crate) fn forget(stale: &[FlowFilter]) {
+    let filter = |filter: &FlowFilter| conntrack::FlowFilter {
+        family: if filter.family == Family::V4 { IpFamily::V4 } else { IpFamily::V6 },
+        protocol: filter.protocol.number(),
+        destination: filter.destination,
+        port: filter.port,
+        reply_source: filter.reply_source,
+    };
+    assert!(!stale.is_empty());
+    let filters: Vec<_> = stale.iter().map(filter).collect();
+    Conntrack::open().unwrap().delete(&filters).unwrap();
 }
 
 type Job = Box<dyn FnOnce() + Send>;

@@ -4,10 +4,7 @@ use std::{fs, net::TcpStream};
 
 use vipd_engine::{InvalidPackets, Node, Place};
 use vipd_model::{Family, Protocol};
-use vipd_netlink::{
-    conntrack::Conntrack,
-    testing::{in_namespace, run},
-};
+use vipd_netlink::testing::{in_namespace, run};
 use vipd_nftables::Guard;
 
 use crate::{common::*, packets::*};
@@ -314,20 +311,14 @@ fn a_udp_client_follows_once_its_stale_flow_is_forgotten() {
         udp_proxy(20054);
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
-        let mut conntrack = Conntrack::open().unwrap();
-        let mut forget = |stale: Vec<vipd_engine::FlowFilter>| {
-            assert!(!stale.is_empty());
-            let filters: Vec<_> = stale.iter().map(vipd_nftables::conntrack_filter).collect();
-            conntrack.delete(&filters).unwrap();
-        };
         let mut runner = started(Guard::open().unwrap(), node(&[]));
         for address in ["10.96.0.1", "fd96::1"] {
             let to = at(address, 53);
             let socket = client.run(move || udp_client(to));
             assert_eq!(ask(&socket), Fate::Silence, "{address}: nobody serves it yet, it is forwarded");
-            forget(put(&mut runner, "dns", vec![capture(vip(address, UDP, 53), 20053)]));
+            forget(&put(&mut runner, "dns", vec![capture(vip(address, UDP, 53), 20053)]));
             assert_eq!(ask(&socket), Fate::Served(to), "{address}: a frontend has come");
-            forget(put(&mut runner, "dns", vec![reject(vip(address, UDP, 53))]));
+            forget(&put(&mut runner, "dns", vec![reject(vip(address, UDP, 53))]));
             assert_eq!(ask(&socket), Fate::Refused, "{address}: its endpoints have gone");
             put(&mut runner, "dns", vec![capture(vip(address, UDP, 53), 20054)]);
             assert_eq!(ask(&socket), Fate::Served(to), "{address}: and come back");
