@@ -7,24 +7,34 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 /// Something is called shedding until it has shed nothing for so long.
 const QUIET_MS: u64 = 5_000;
 
+/// A limit that proved too high is tried again after so long.
+const RETRY_MS: u64 = 5_000;
+
 /// A bounded number of descriptors. Taking one is what makes opening it safe: the control side's own descriptors are
 /// outside of it, so a full budget never costs the daemon its store or its socket.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    limit: usize,
+    /// As it was configured.
+    most: usize,
+    /// As it is now: lower if the process turned out to have fewer.
+    limit: AtomicUsize,
+    /// When it was lowered, in the proxy's own milliseconds.
+    lowered: AtomicU64,
     used: AtomicUsize,
 }
 
 impl Budget {
-    pub(crate) fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit, used: AtomicUsize::new(0) })
+    pub(crate) fn new(most: usize) -> Arc<Self> {
+        let (limit, lowered, used) = (AtomicUsize::new(most), AtomicU64::new(0), AtomicUsize::new(0));
+        Arc::new(Self { most, limit, lowered, used })
     }
 
     /// Takes `count` descriptors, or none.
     pub(crate) fn take(self: &Arc<Self>, count: usize) -> Option<Permit> {
+        let limit = self.limit.load(Ordering::Relaxed);
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
-            if used + count > self.limit {
+            if used + count > limit {
                 return None;
             }
             match self.used.compare_exchange_weak(used, used + count, Ordering::Relaxed, Ordering::Relaxed) {
@@ -34,12 +44,24 @@ impl Budget {
         }
     }
 
+    /// The process has no descriptor left although the budget has: no more than now, for a while.
+    pub(crate) fn lower(&self, now: u64) {
+        self.limit.store(self.used().min(self.most), Ordering::Relaxed);
+        self.lowered.store(now, Ordering::Relaxed);
+    }
+
+    /// Whether a lowered limit has just been lifted again, because it was lowered long enough ago.
+    pub(crate) fn lift(&self, now: u64) -> bool {
+        let due = now.saturating_sub(self.lowered.load(Ordering::Relaxed)) > RETRY_MS;
+        due && self.limit.swap(self.most, Ordering::Relaxed) != self.most
+    }
+
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
     pub(crate) fn limit(&self) -> usize {
-        self.limit
+        self.limit.load(Ordering::Relaxed)
     }
 }
 
@@ -96,6 +118,18 @@ mod tests {
         assert!(budget.take(2).is_some());
         drop(second);
         assert_eq!(budget.used(), 0);
+    }
+
+    #[test]
+    fn a_limit_that_proved_too_high_is_lowered_for_a_while() {
+        let budget = Budget::new(10);
+        let held = budget.take(6).unwrap();
+        budget.lower(1_000);
+        assert!(budget.take(1).is_none());
+        assert!(!budget.lift(6_000));
+        assert!(budget.lift(6_001) && !budget.lift(6_001));
+        assert!(budget.take(4).is_some());
+        drop(held);
     }
 
     #[test]

@@ -27,7 +27,7 @@ use crate::table::Place;
 /// Connections that wait to be accepted; the kernel bounds it by `net.core.somaxconn` (4,096 by default).
 const BACKLOG: i32 = 4_096;
 /// The longest pause after accept failed for want of descriptors or memory.
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const PAUSE_MAX: Duration = Duration::from_millis(100);
 const PAUSE_FIRST: Duration = Duration::from_millis(5);
 /// Descriptors of one relayed connection.
 const DESCRIPTORS: usize = 2;
@@ -63,14 +63,16 @@ pub(crate) async fn accept(listener: TcpListener, arrival: Arrival, shared: Arc<
         match listener.accept().await {
             Ok((client, peer)) => {
                 pause = PAUSE_FIRST;
-                let permits = shared.budget.take(DESCRIPTORS).zip(shared.connections.take(1));
-                match permits {
+                match shared.budget.take(DESCRIPTORS).zip(shared.connections.take(1)) {
                     Some(permits) => drop(tokio::spawn(serve(client, peer, arrival, Arc::clone(&shared), permits))),
                     None => shed(&shared, &client),
                 }
             }
             Err(error) if is_exhausted(&error) => {
-                shed_by_reserve(&shared, &listener).await;
+                // Somebody else in this process uses more than was reckoned with. What the reserve gives up is enough
+                // to accept and turn away one after the other, as long as no flow may take it.
+                shared.budget.lower(shared.now());
+                drop(shared.reserve.take());
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSE_MAX);
             }
@@ -88,24 +90,17 @@ fn is_exhausted(error: &io::Error) -> bool {
 fn shed(shared: &Shared, client: &TcpStream) {
     let _ = client.set_zero_linger();
     shared.shed.descriptors.add(1);
-    if shared.shedding.note(shared.now()) {
+    let now = shared.now();
+    if shared.shedding.note(now) {
         tracing::warn!(
             descriptors = shared.budget.used(),
             limit = shared.budget.limit(),
             "descriptor limit reached: new connections are turned away until others end (LimitNOFILE raises it)"
         );
     }
-}
-
-/// The process has no descriptor at all: the reserved one is given up for as long as it takes to turn one away.
-async fn shed_by_reserve(shared: &Shared, listener: &TcpListener) {
-    let Some(reserve) = shared.reserve.take() else { return };
-    drop(reserve);
-    let waiting = tokio::time::timeout(Duration::from_millis(1), listener.accept()).await;
-    if let Ok(Ok((client, _))) = waiting {
-        shed(shared, &client);
+    if shared.budget.lift(now) {
+        shared.reserve.refill();
     }
-    shared.reserve.refill();
 }
 
 /// One connection from its client to the end.

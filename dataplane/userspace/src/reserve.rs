@@ -1,5 +1,5 @@
 //! One descriptor kept open for the moment when the process has none left: giving it up is what lets the accept loop take
-//! a connection and turn it away, instead of spinning on a queue that it cannot empty.
+//! connections and turn them away, instead of spinning on a queue that it cannot empty.
 
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
@@ -13,12 +13,12 @@ impl Reserve {
         Self(Mutex::new(File::open("/dev/null").ok()))
     }
 
-    /// Takes it; absent: somebody else has it just now.
+    /// Takes it; absent: it has been taken.
     pub(crate) fn take(&self) -> Option<File> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Opens it again. If that fails now, the next one tries.
+    /// Opens it again, if that is possible now.
     pub(crate) fn refill(&self) {
         let mut spare = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if spare.is_none() {

@@ -212,13 +212,13 @@ impl Session {
                 *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
             }
             self.last.store(self.shared.now(), Ordering::Relaxed);
-            // What the client's side does not take is lost, as on any wire.
-            let sent = batch.reply(self.door.as_fd(), 0..count, &self.client, self.from).unwrap_or(0);
-            let bytes = (0..sent).map(|index| batch.bytes(index).len() as u64).sum();
+            let bytes = (0..count).map(|index| batch.bytes(index).len() as u64).sum();
             for counters in [&upstream.chosen.service().counters, &upstream.chosen.target.counters] {
-                counters.packets_out.add(sent as u64);
+                counters.packets_out.add(count as u64);
                 counters.bytes_out.add(bytes);
             }
+            // What the client's side does not take is lost, as on any wire.
+            let _ = batch.reply(self.door.as_fd(), 0..count, &self.client, self.from);
             Ok(())
         })
     }
