@@ -160,7 +160,9 @@ impl<'a> Writer<'a> {
             }
             _ => None,
         };
-        let unknown = anything_before || matches!(error, Error::AnswerLost { .. });
+        // Absent what we delete, or there what we add: somebody changed it, and what we believe is wrong.
+        let surprised = error.is_not_found() || error.is_exists();
+        let unknown = anything_before || surprised || matches!(error, Error::AnswerLost { .. });
         ApplyError {
             code: ProblemCode::NotProgrammed,
             message: refused.unwrap_or_else(|| error.to_string()),

@@ -13,7 +13,7 @@ use nix::{
     sched::{CloneFlags, unshare},
     unistd::gettid,
 };
-use vipd_engine::{FlowFilter, GuardEntry, GuardInput, Node, Place, Runner, guard::Spot};
+use vipd_engine::{FlowFilter, GuardEntry, GuardInput, Node, Place, Runner, Steps, guard::Spot};
 use vipd_model::{Family, PortRange, Protocol, ServiceKey, service::NoEndpoints};
 use vipd_netlink::{
     conntrack::{self, Conntrack, IpFamily},
@@ -78,6 +78,51 @@ pub(crate) fn put(runner: &mut Runner<Guard>, name: &str, mut entries: Vec<Guard
     let mut stale = made.stale;
     stale.extend(finished.stale);
     stale
+}
+
+/// A bit of everything.
+pub(crate) fn everything(runner: &mut Runner<Guard>) {
+    let web = vip("10.96.0.1", Protocol::Tcp, 80);
+    put(runner, "web", vec![capture(web.clone(), 15001), allow(web, &["10.1.0.0/24", "192.0.2.7/32"])]);
+    put(
+        runner,
+        "web6",
+        vec![
+            capture(vip("fd96::1", Protocol::Tcp, 80), 15001),
+            allow(vip("fd96::1", Protocol::Tcp, 80), &["fd01::/64", "fd02::7/128", "::/0"]),
+        ],
+    );
+    put(
+        runner,
+        "dns",
+        vec![
+            capture(vip("10.96.0.10", Protocol::Udp, 53), 20053),
+            capture(node_port(Family::V4, Protocol::Udp, 30053), 20054),
+        ],
+    );
+    let admin = node_port(Family::V6, Protocol::Tcp, 30080);
+    put(runner, "admin", vec![capture(admin.clone(), 15001), allow(admin, &["fd01::/64"])]);
+    put(
+        runner,
+        "empty",
+        vec![reject(vip("10.96.0.2", Protocol::Tcp, 80)), silence(node_port(Family::V4, Protocol::Tcp, 30081))],
+    );
+    let mut range = vip("10.96.0.3", Protocol::Tcp, 5000);
+    range.ports = PortRange { first: 5000, last: 5009 };
+    put(runner, "range", vec![capture(range, 15001)]);
+}
+
+pub(crate) fn wanted_is_in_kernel(runner: &mut Runner<Guard>) {
+    let wanted = runner.wanted();
+    let observed = runner.steps_mut().observe().unwrap().objects;
+    let differ: Vec<_> = wanted.iter().filter(|(key, value)| observed.get(key) != Some(value)).collect();
+    assert!(
+        differ.is_empty(),
+        "{differ:#?}\nin the kernel: {:#?}",
+        differ.iter().map(|(k, _)| observed.get(k)).collect::<Vec<_>>()
+    );
+    let more: Vec<_> = observed.keys().filter(|key| !wanted.contains_key(key)).collect();
+    assert!(more.is_empty(), "{more:?}");
 }
 
 /// Forgets flows as the daemon does.

@@ -5,4 +5,5 @@
 mod common;
 mod kernel;
 mod packets;
+mod survival;
 mod traffic;
