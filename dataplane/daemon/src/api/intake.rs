@@ -131,6 +131,8 @@ impl http_body::Body for MeasuredBody {
 mod tests {
     use std::future::poll_fn;
 
+    use http_body::Body as _;
+
     use super::*;
 
     struct Stuck;

@@ -20,6 +20,8 @@ const FRAME_HEADER_BYTES: usize = 9;
 
 /// `:authority` in the static table of RFC 7541, appendix A.
 const AUTHORITY_INDEX: u64 = 1;
+/// gRPC's C core spells the name out instead.
+const AUTHORITY: &[u8] = b":authority";
 
 /// Follows one direction of one connection.
 #[derive(Debug)]
@@ -76,8 +78,13 @@ enum Then {
 /// Which string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Text {
-    Name,
-    Value { authority: bool },
+    /// Of which so many bytes are those of `:authority`; absent: it is another name.
+    Name {
+        matched: Option<usize>,
+    },
+    Value {
+        authority: bool,
+    },
 }
 
 impl Default for AuthorityFilter {
@@ -208,7 +215,7 @@ impl Block {
                 if what == (Text::Value { authority: true }) && !huffman && *byte == b'%' {
                     *byte = b'-';
                 }
-                string(left - 1, what, huffman)
+                string(left - 1, what.after(*byte), huffman)
             }
             Self::Lost => Self::Lost,
         }
@@ -219,8 +226,19 @@ impl Then {
     fn after(self, value: u64) -> Block {
         match (self, value) {
             (Self::Next, _) => Block::Start,
-            (Self::Literal, 0) => Block::Length { what: Text::Name },
+            (Self::Literal, 0) => Block::Length { what: Text::Name { matched: Some(0) } },
             (Self::Literal, index) => Block::Length { what: Text::Value { authority: index == AUTHORITY_INDEX } },
+        }
+    }
+}
+
+impl Text {
+    fn after(self, byte: u8) -> Self {
+        match self {
+            Self::Name { matched: Some(matched) } => {
+                Self::Name { matched: (AUTHORITY.get(matched) == Some(&byte)).then_some(matched + 1) }
+            }
+            other => other,
         }
     }
 }
@@ -244,7 +262,9 @@ fn more(value: u64, shift: u32, byte: u8) -> Option<(u64, bool)> {
 
 fn string(left: u64, what: Text, huffman: bool) -> Block {
     match (left, what) {
-        (0, Text::Name) => Block::Length { what: Text::Value { authority: false } },
+        (0, Text::Name { matched }) => {
+            Block::Length { what: Text::Value { authority: matched == Some(AUTHORITY.len()) } }
+        }
         (0, Text::Value { .. }) => Block::Start,
         (left, what) => Block::String { left, what, huffman },
     }
@@ -285,7 +305,6 @@ mod tests {
 
     #[test]
     fn a_path_becomes_an_authority_and_nothing_else_changes() {
-        // As grpcio 1.7x sends it: indexed :method and :scheme, a literal :path with '%', then the authority.
         let mut block = vec![0x83, 0x86];
         block.extend(literal(0x44, b"/vipd.v1.Node/Get%Info"));
         block.extend(literal(0x41, b"%2Frun%2Fvipd.sock"));
@@ -297,6 +316,22 @@ mod tests {
         stream.extend(frame(HEADERS, END_HEADERS, &block));
         stream.extend(frame(0, 0, b"%2F data \x41\x02%%"));
         let text = String::from_utf8_lossy(&stream).replace("%2Frun%2Fvipd.sock", "-2Frun-2Fvipd.sock");
+        assert_eq!(String::from_utf8_lossy(&pass(&stream)), text);
+    }
+
+    #[test]
+    fn the_name_spelled_out_as_grpcio_1_85_sends_it() {
+        let mut block = Vec::new();
+        for (name, value) in
+            [(&b":path"[..], &b"/a%b"[..]), (b":authority", b"run%2Fvipd.sock"), (b":authoritx", b"%2F")]
+        {
+            block.extend(literal(0x40, name));
+            block.push(u8::try_from(value.len()).unwrap());
+            block.extend(value);
+        }
+        let mut stream = PREFACE.to_vec();
+        stream.extend(frame(HEADERS, END_HEADERS, &block));
+        let text = String::from_utf8_lossy(&stream).replace("run%2F", "run-2F");
         assert_eq!(String::from_utf8_lossy(&pass(&stream)), text);
     }
 
