@@ -9,6 +9,7 @@ use crate::feature::EngineKind;
 use crate::frontend::{Family, Frontend};
 use crate::name::ServiceKey;
 use crate::scheduler::Scheduler;
+use crate::validate::size;
 use crate::{Millis, Revision};
 
 /// The L4 protocol of a service.
@@ -227,6 +228,12 @@ impl Service {
     #[must_use]
     pub fn has_family(&self, family: Family) -> bool {
         self.definition.frontends.iter().any(|f| f.at.has_family(family))
+    }
+
+    /// What it takes on the wire at most, with its endpoints and without its status; bytes.
+    #[must_use]
+    pub fn size_bound(&self) -> usize {
+        size::of_definition(&self.definition) + size::of_endpoints(&self.endpoints)
     }
 
     /// The drain that holds for an endpoint: its own, else the service's.

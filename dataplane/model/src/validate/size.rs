@@ -2,7 +2,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::frontend::{At, Frontend};
-use crate::service::Definition;
+use crate::service::{Definition, Probe};
 
 /// A tag and a one-byte length or value.
 const FIELD: usize = 2;
@@ -17,12 +17,16 @@ const V4: usize = 15;
 const V6: usize = 39;
 const PREFIX: usize = 4;
 
-/// Of a definition with its key, scheduler and status.
+/// Of a definition with its key and scheduler.
 pub(crate) fn of_definition(definition: &Definition) -> usize {
     let frontends: usize = definition.frontends.iter().map(of_frontend).sum();
     let labels: usize = definition.labels.iter().map(|(k, v)| 3 * TEXT + k.len() + v.len()).sum();
-    // Names, numbers, durations, affinity and health check together stay below 1.5 KiB.
-    1536 + definition.group.len() + frontends + labels
+    let probe = match definition.health_check.as_ref().map(|check| &check.probe) {
+        Some(Probe::Http { path, host, .. }) => path.len() + host.len(),
+        _ => 0,
+    };
+    // Two names, numbers, durations, affinity and health check stay below 1 KiB together.
+    1024 + definition.group.len() + frontends + labels + probe
 }
 
 fn of_frontend(frontend: &Frontend) -> usize {

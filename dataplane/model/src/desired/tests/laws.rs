@@ -218,6 +218,18 @@ proptest! {
     }
 
     #[test]
+    fn the_order_of_endpoints_does_not_matter((sent, mixed) in lists().prop_flat_map(|l| (Just(l.clone()), Just(l).prop_shuffle()))) {
+        let port = |list: Vec<Endpoint>| list.into_iter().filter(|e| e.key.port > 0).collect::<Vec<_>>();
+        let [straight, other] = [sent, mixed].map(|list| {
+            let mut node = Node::new();
+            node.one(upsert("web", serving(vec![]))).unwrap();
+            node.one(set("web", port(list))).unwrap();
+            node.desired
+        });
+        prop_assert_eq!(straight, other);
+    }
+
+    #[test]
     fn a_sync_is_an_apply_of_the_same(calls in prop::collection::vec(operations(), 0..12), sync in syncs()) {
         let mut synced = Node::new();
         for operation in calls {

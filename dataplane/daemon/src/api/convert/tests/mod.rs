@@ -27,6 +27,30 @@ proptest! {
     }
 
     #[test]
+    fn a_service_is_no_larger_than_the_model_says(
+        definition in strategies::definition(),
+        endpoints in prop::collection::vec(strategies::endpoint(), 0..40),
+        scheduler in strategies::scheduler(),
+        name in "[a-z]{253}",
+    ) {
+        let service = vipd_model::Service {
+            key: vipd_model::ServiceKey::new(&name, &name).unwrap(),
+            definition: definition.into(),
+            scheduler,
+            endpoints: endpoints.into(),
+            leaving: [].into(),
+            revisions: vipd_model::Revisions::default(),
+            waiting: Vec::new(),
+        };
+        let message = v1::ServiceState {
+            service: Some(service::message(&service)),
+            endpoints: service.endpoints.iter().map(endpoint::message).collect(),
+            status: None,
+        };
+        prop_assert!(prost::Message::encoded_len(&message) <= service.size_bound());
+    }
+
+    #[test]
     fn an_endpoint_comes_back(endpoint in strategies::endpoint()) {
         let message = endpoint::message(&endpoint);
         prop_assert_eq!(converted(|at, p| endpoint::parse(&message, at, p)), Ok(endpoint));
