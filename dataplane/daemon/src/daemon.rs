@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper_util::rt::TokioIo;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use vipd_model::OwnerName;
 use vipd_userspace::Proxy;
 
@@ -21,9 +20,6 @@ use crate::metrics::{self, HealthServer, Sources};
 use crate::node::{Node, StartError};
 use crate::reconcile::Control;
 use crate::reconcile::run::{Clock, Fatal};
-
-/// Bytes under way between a program and the daemon that it holds.
-const IN_PROCESS_BYTES: usize = 64 * 1024;
 
 /// Why the daemon did not start, or ended.
 #[derive(Debug, thiserror::Error)]
@@ -128,15 +124,7 @@ impl Handle {
     /// # Errors
     /// If the daemon has stopped.
     pub async fn channel(&self) -> Result<Channel, tonic::transport::Error> {
-        let door = self.door.clone();
-        let connect = tower::service_fn(move |_: http::Uri| {
-            let door = door.clone();
-            async move {
-                let (ours, theirs) = tokio::io::duplex(IN_PROCESS_BYTES);
-                door.enter(theirs).await.map(|()| TokioIo::new(ours))
-            }
-        });
-        Endpoint::from_static("http://localhost").connect_with_connector(connect).await
+        self.door.channel().await
     }
 
     /// The reconciler, for what the API has no word for.

@@ -6,6 +6,8 @@ use vipd_proto::v1;
 
 const MIB: usize = 1024 * 1024;
 
+/// Largest request, encoded.
+pub const REQUEST_BYTES: usize = 16 * MIB;
 /// Largest message that vipd sends: below gRPC's default of 4 MiB, so that every client can read it.
 pub const REPLY_BYTES: usize = 3 * MIB;
 /// Where a page of a list ends.
@@ -23,7 +25,7 @@ pub fn message(limits: &Limits) -> v1::Limits {
         frontends_per_service: limits.frontends_per_service as u64,
         endpoints_per_service: limits.endpoints_per_service as u64,
         service_bytes: limits.service_bytes as u64,
-        request_bytes: limits.request_bytes as u64,
+        request_bytes: REQUEST_BYTES as u64,
         operations_per_apply: limits.operations_per_apply as u64,
     }
 }

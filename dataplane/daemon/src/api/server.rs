@@ -14,7 +14,7 @@ use vipd_proto::v1::node_server::{NodeServer, SERVICE_NAME as NODE};
 
 use super::call::Api;
 use super::intake::Intake;
-use super::limits::REPLY_BYTES;
+use super::limits::{REPLY_BYTES, REQUEST_BYTES};
 use super::transport::connection::Seats;
 use super::transport::listen::{Door, Incoming, SocketFile, door};
 use super::transport::tls::{Tls, TlsFiles};
@@ -64,7 +64,7 @@ impl Listeners {
             Some(address) => Some(door.tcp(address, None).await?),
             None => None,
         };
-        let intake = Intake::new(limits.intake_bytes, limits.intake_idle.duration());
+        let intake = Intake::new(REQUEST_BYTES, limits.intake_bytes, limits.intake_idle.duration());
         Ok(Self { incoming, door, seats, intake, tls, loopback, _socket: socket })
     }
 
@@ -95,14 +95,13 @@ fn seats_most() -> usize {
 /// # Errors
 /// If the server cannot run at all.
 pub async fn serve(api: Api, listeners: Listeners) -> Result<(), tonic::transport::Error> {
-    let request_bytes = api.control.read(|core| core.desired.limits().request_bytes);
     let stopping = api.stopping.clone();
     let (health, health_service) = tonic_health::server::health_reporter();
     let watch = tokio::spawn(report_health(api.control.clone(), api.clock.clone(), health));
     let dataplane = DataplaneServer::new(api.clone())
-        .max_decoding_message_size(request_bytes)
+        .max_decoding_message_size(REQUEST_BYTES)
         .max_encoding_message_size(REPLY_BYTES);
-    let node = NodeServer::new(api).max_decoding_message_size(request_bytes).max_encoding_message_size(REPLY_BYTES);
+    let node = NodeServer::new(api).max_decoding_message_size(REQUEST_BYTES).max_encoding_message_size(REPLY_BYTES);
     let server = Server::builder()
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_ANSWER))

@@ -7,9 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
+use tonic::transport::{Channel, Endpoint};
 
 use super::connection::{Connection, Seats};
 use super::tls::{self, Tls, TlsError};
@@ -19,6 +21,8 @@ use crate::api::identity::Peer;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Pause after an accept that failed, as when no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Bytes under way between a program and the daemon that it holds.
+const IN_PROCESS_BYTES: usize = 64 * 1024;
 /// Connections waiting for the server to take them.
 const QUEUE: usize = 64;
 
@@ -81,10 +85,21 @@ impl Drop for SocketFile {
 }
 
 impl Door {
-    /// Whoever holds the daemon as a library comes in here.
-    pub async fn enter(&self, stream: tokio::io::DuplexStream) -> Result<(), io::Error> {
-        let sent = self.queue.send(Connection::in_process(stream)).await;
-        sent.map_err(|_| io::Error::other("the daemon has stopped"))
+    /// A channel that leaves the process never, for whoever holds the daemon as a library.
+    ///
+    /// # Errors
+    /// If the daemon has stopped.
+    pub async fn channel(&self) -> Result<Channel, tonic::transport::Error> {
+        let queue = self.queue.clone();
+        let connect = tower::service_fn(move |_: http::Uri| {
+            let queue = queue.clone();
+            async move {
+                let (ours, theirs) = tokio::io::duplex(IN_PROCESS_BYTES);
+                let sent = queue.send(Connection::in_process(theirs)).await;
+                sent.map(|()| TokioIo::new(ours)).map_err(|_| io::Error::other("the daemon has stopped"))
+            }
+        });
+        Endpoint::from_static("http://localhost").connect_with_connector(connect).await
     }
 
     /// Listens on a unix socket. A stale file of a daemon that was killed is replaced, one that somebody listens on is
