@@ -15,7 +15,7 @@ use super::{addresses, findings};
 use crate::config::Config;
 use crate::reconcile::run::Clock;
 use crate::reconcile::{Control, Persist, Reconciler, Settings, Start, Worker};
-use crate::store::{self, Opened, Store, StoreError};
+use crate::store::{self, Finding, Opened, Store, StoreError};
 
 /// Why the node did not start.
 #[derive(Debug, thiserror::Error)]
@@ -65,7 +65,6 @@ impl Node {
         let settings = settings(config)?;
         let NodeLanes { lanes, engines, kernel_objects, proxy, no_guard } = NodeLanes::start(config)?;
         let opened = Store::open(&config.state_dir)?;
-        let known = !opened.fresh;
         let epoch = opened.store.epoch().to_owned();
         let store_problem = opened.store.read_only_reason().map(|why| {
             let text = format!(
@@ -81,7 +80,7 @@ impl Node {
             );
             Problem::new(ProblemCode::Host, "", text)
         }));
-        let stored = stored(&opened, &mut found);
+        let (stored, known) = stored(&opened, &mut found);
         let (desired, problems) = Desired::restore(engines, limits(config), stored);
         found.extend(problems);
         for finding in &found {
@@ -113,11 +112,13 @@ fn now() -> Millis {
     Millis(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-fn stored(opened: &Opened, found: &mut Vec<Problem>) -> Stored {
+/// What the store declares, and whether that is known to be all that was declared.
+fn stored(opened: &Opened, found: &mut Vec<Problem>) -> (Stored, bool) {
     let restored = store::encode::restore(opened.store.revision(), &opened.records);
-    let words = opened.findings.iter().chain(&restored.findings);
-    found.extend(words.map(|finding| Problem::new(ProblemCode::Host, "", finding.to_string())));
-    restored.stored
+    let findings = || opened.findings.iter().chain(&restored.findings);
+    let known = !opened.fresh && !findings().any(Finding::is_loss);
+    found.extend(findings().map(|finding| Problem::new(ProblemCode::Host, "", finding.to_string())));
+    (restored.stored, known)
 }
 
 fn limits(config: &Config) -> Limits {

@@ -21,6 +21,9 @@ pub trait Persist: Send {
     /// # Errors
     /// If they are not stored.
     fn commit(&mut self, deltas: &[Arc<Delta>]) -> Result<(), PersistError>;
+
+    /// Called once, when nothing more will be committed: a clean stop.
+    fn end(&mut self) {}
 }
 
 /// Keeps nothing: tests, and a daemon that is told to run without a store.

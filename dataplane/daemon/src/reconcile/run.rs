@@ -237,6 +237,7 @@ impl Reconciler {
             if self.committing.is_none()
                 && let Some(stopped) = self.stopping.take()
             {
+                self.persist.call(|persist| persist.end()).await?;
                 let _ = stopped.send(());
                 return Ok(());
             }

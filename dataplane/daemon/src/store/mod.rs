@@ -35,6 +35,7 @@ use sync::Syncer;
 
 /// The store's file in the state directory.
 const FILE: &str = "store.db";
+const POWER_CUT: &str = "the machine was restarted without a clean stop; the last second may be lost";
 
 /// What [`Store::open`] gives.
 #[derive(Debug)]
@@ -167,12 +168,20 @@ impl Store {
     ///
     /// # Errors
     /// The disk fails. Then the next start treats it as a kill.
-    pub fn close(self) -> Result<(), StoreError> {
-        let Access::Writable { syncer, connection, lock } = self.access else { return Ok(()) };
+    pub fn close(mut self) -> Result<(), StoreError> {
+        self.end()
+    }
+
+    /// As [`Self::close`], where the store is somebody else's to drop. Later commits are refused.
+    fn end(&mut self) -> Result<(), StoreError> {
+        let ended = Access::ReadOnly { why: "it is closed".into(), _lock: None };
+        let Access::Writable { syncer, connection, lock } = std::mem::replace(&mut self.access, ended) else {
+            return Ok(());
+        };
         drop(syncer);
         sync::checkpoint(&connection, "TRUNCATE").map_err(|e| failed("cannot close", &self.path, e))?;
         connection.close().map_err(|(_, e)| failed("cannot close", &self.path, e))?;
-        lock.release().map_err(|source| StoreError::Io { doing: "cannot close", path: self.path, source })
+        lock.release().map_err(|e| io_failed("cannot close", &self.path, e))
     }
 
     fn create(path: PathBuf, lock: Lock) -> Result<Opened, StoreError> {
@@ -198,13 +207,15 @@ impl Store {
         let mut store = Self { path, meta: contents.meta, access: Access::Writable { syncer, connection, lock } };
         let mut findings: Vec<_> = outdated(&store.meta, last_commits).into_iter().collect();
         if last_end == LastEnd::Unknown {
-            // Revisions of the lost second may be given again to other changes.
+            // Revisions of the lost second may be given again to other changes. Where there is no space for the new epoch
+            // now, the first change that is accepted stores it.
             store.meta.epoch = new_epoch(&store.path)?;
             let mut batch = Batch::new();
             batch.set_revision(store.meta.revision.max(1));
-            store.commit(&batch)?;
-            findings
-                .push(Finding::NewEpoch("the machine was restarted without a clean stop; the last second may be lost"));
+            if let Err(error) = store.commit(&batch) {
+                tracing::warn!(%error, "the new epoch is not stored yet");
+            }
+            findings.push(Finding::NewEpoch(POWER_CUT));
         }
         Ok(Opened { store, records: records(contents.rows), findings, fresh: false })
     }
@@ -217,11 +228,7 @@ impl Store {
         let epoch = match meta.as_ref().map(|meta| meta.epoch.clone()) {
             Some(epoch) if lock.last_end != LastEnd::Unknown => epoch,
             _ => {
-                findings.push(Finding::NewEpoch(if lost {
-                    "its own record was lost"
-                } else {
-                    "the machine was restarted without a clean stop; the last second may be lost"
-                }));
+                findings.push(Finding::NewEpoch(if lost { "its own record was lost" } else { POWER_CUT }));
                 new_epoch(&path)?
             }
         };

@@ -19,4 +19,10 @@ impl Persist for Store {
             read_only: matches!(error, StoreError::ReadOnly { .. }),
         })
     }
+
+    fn end(&mut self) {
+        if let Err(error) = Self::end(self) {
+            tracing::warn!(%error, "the store is not closed cleanly; nothing is lost, but its epoch may change");
+        }
+    }
 }

@@ -99,6 +99,18 @@ fn after_a_power_cut_the_epoch_is_new_and_after_a_clean_stop_it_is_not() {
     assert_eq!((opened.findings, opened.store.epoch()), (vec![], &*second));
 }
 
+/// The reconciler ends what it does not own.
+#[test]
+fn an_ended_store_is_closed_and_refuses() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut store = open(directory.path()).store;
+    let persist: &mut dyn vipd::reconcile::Persist = &mut store;
+    persist.end();
+    assert_eq!(fs::read_to_string(directory.path().join("lock")).unwrap(), "", "a clean end is noted");
+    assert!(matches!(store.commit(&batch(0..1, 1)), Err(StoreError::ReadOnly { .. })));
+    assert!(!open(directory.path()).fresh, "and the lock is free");
+}
+
 #[test]
 fn a_directory_that_cannot_be_is_an_error_with_its_name() {
     let directory = tempfile::tempdir().unwrap();
