@@ -56,7 +56,11 @@ impl<'a> Proposal<'a> {
     }
 
     fn push_refused(&mut self, key: &ServiceKey, origins: &[Origin], problems: Vec<Problem>) {
-        let problems = bounded(problems);
+        let mut problems = bounded(problems);
+        if self.refused.len() >= PROBLEMS {
+            // No answer has room for more, so a call full of mistakes must not pile them up.
+            problems.truncate(PROBLEMS_OF_MANY);
+        }
         self.refused.extend(origins.iter().map(|origin| Refused {
             index: origin.index(),
             owner: key.owner.to_string(),
