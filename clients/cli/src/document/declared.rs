@@ -17,7 +17,7 @@ pub(super) enum Document {
     Services(Vec<(ServiceState, HasEndpoints)>),
     Owner(Owner),
     Apply(Box<ApplyRequest>),
-    One(Op),
+    One(Box<Op>),
 }
 
 /// An empty list and none at all are two things: none leaves the endpoints as they are.
@@ -88,7 +88,7 @@ fn request(schema: &Schema, document: Value) -> Result<Document, Vec<String>> {
         let why = "a name alone declares nothing; a service is `service: {name: …}`, and `vipctl delete` removes one";
         return Err(vec![why.to_owned()]);
     };
-    Ok(Document::One(op))
+    Ok(Document::One(Box::new(op)))
 }
 
 fn unrecognised(entries: &Map<String, Value>) -> String {
@@ -126,7 +126,7 @@ impl Declared {
             Document::Services(services) => {
                 services.into_iter().for_each(|(state, with_endpoints)| self.service(&place, state, with_endpoints));
             }
-            Document::One(op) => self.push(place, op),
+            Document::One(op) => self.push(place, *op),
             Document::Apply(mut request) => {
                 for operation in std::mem::take(&mut request.operations) {
                     self.places.push(place.clone());
