@@ -16,8 +16,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     fs::write(out.join("vipd_descriptor.bin"), &descriptor)?;
 
-    pbjson_build::Builder::new().register_descriptors(&descriptor)?.build(&[".vipd.v1"])?;
+    // Maps are ordered, so that one state is always the same bytes and the same JSON.
+    pbjson_build::Builder::new().register_descriptors(&descriptor)?.btree_map(["."]).build(&[".vipd.v1"])?;
     tonic_prost_build::configure()
+        .btree_map(".")
         .compile_well_known_types(true)
         .extern_path(".google.protobuf", "::pbjson_types")
         .compile_fds(compiler.file_descriptor_set())?;

@@ -57,10 +57,8 @@ fn json<T: Serialize>(value: &T) -> Result<String, Failure> {
     serde_json::to_string_pretty(value).map_err(unprintable)
 }
 
-/// By way of JSON's value, so that it holds exactly what `-o json` holds.
-pub(crate) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
-    let value = serde_json::to_value(value).map_err(unprintable)?;
-    serde_saphyr::to_string(&value).map_err(unprintable)
+fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
+    serde_saphyr::to_string(value).map_err(unprintable)
 }
 
 /// Only a defect of ours can lead here; it is said rather than panicked about.

@@ -7,10 +7,11 @@ use vipd_client::v1::{
 
 use crate::failure::sentence;
 
-/// The name of an enum value of the API, by its number.
+/// The name of an enum value of the API, by its number; a dash for what is not set.
 macro_rules! name_of {
     ($enum:ty, $number:expr) => {
         match <$enum>::try_from($number) {
+            Ok(value) if value.as_str_name().ends_with("_UNSPECIFIED") => "-".to_owned(),
             Ok(value) => value.as_str_name().to_owned(),
             // A vipd that is newer than this vipctl.
             Err(_) => $number.to_string(),
@@ -99,11 +100,6 @@ pub(crate) fn algorithm(algorithm: Algorithm) -> String {
         Algorithm::Unspecified => "DEFAULT".to_owned(),
         named => named.as_str_name().to_owned(),
     }
-}
-
-/// The engine's name; a dash while nothing serves it yet.
-pub(crate) fn engine(name: String) -> String {
-    if name.ends_with("_UNSPECIFIED") { "-".to_owned() } else { name }
 }
 
 /// Problems, each on a line of its own; nothing without any.

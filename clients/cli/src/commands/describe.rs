@@ -40,8 +40,9 @@ fn words(state: &ServiceState) -> String {
     line("No endpoint", refusals(&service));
     line("Health port", if service.health_port == 0 { String::new() } else { service.health_port.to_string() });
     words += &format!("\nFrontends\n{}", frontends(&service.frontends, &status));
-    let usable = format!("{} usable, {} local and ready", status.usable_endpoints, status.local_ready_endpoints);
-    words += &format!("\nEndpoints: {}, {usable}\n{}", state.endpoints.len(), endpoints(&state.endpoints));
+    let (usable, local) = (status.usable_endpoints, status.local_ready_endpoints);
+    words += &format!("\nEndpoints ({usable} of {} usable, {local} local and ready)\n", state.endpoints.len());
+    words += &endpoints(&state.endpoints);
     if !status.problems.is_empty() {
         words += &format!("\nProblems\n{}", text::problems(&status.problems, "  "));
     }
@@ -67,7 +68,7 @@ fn in_force(status: &Status) -> String {
 }
 
 fn engine(status: &Status) -> String {
-    let engine = text::engine(name_of!(Engine, status.engine));
+    let engine = name_of!(Engine, status.engine);
     match status.draining_engine() {
         Engine::Unspecified => engine,
         old => format!("{engine}; {} still carries established flows", old.as_str_name()),

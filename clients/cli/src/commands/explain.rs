@@ -42,7 +42,7 @@ fn words(packet: &str, reply: &ExplainResponse) -> String {
             " by {} (frontend {}, engine {})",
             text::key(&reply.owner, &reply.service),
             reply.frontend,
-            text::engine(name_of!(Engine, reply.engine))
+            name_of!(Engine, reply.engine)
         ),
     };
     let mut words = format!("{packet}: {}{by}, as of revision {}\n", name_of!(Verdict, reply.verdict), reply.revision);

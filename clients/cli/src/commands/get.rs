@@ -110,7 +110,7 @@ fn cells(state: &ServiceState, wide: bool) -> Vec<String> {
         frontends.join(" "),
         status.usable_endpoints.to_string(),
         text::algorithm(status.algorithm()),
-        text::engine(name_of!(Engine, status.engine)),
+        name_of!(Engine, status.engine),
         name_of!(State, status.state) + &look,
     ];
     if wide {

@@ -60,7 +60,7 @@ fn info(node: &GetInfoResponse, wide: bool) -> String {
     let mut words = format!("vipd {}, API level {}, kernel {}\n", node.version, node.api_level, node.kernel);
     let failed = match node.failed_services {
         0 => String::new(),
-        failed => format!("; {failed} services FAILED: see `vipctl get --problems`"),
+        failed => format!("; {failed} FAILED: see `vipctl get --problems`"),
     };
     words += &format!(
         "revision {}, in force up to {}{failed}; epoch {}\n",
@@ -70,7 +70,7 @@ fn info(node: &GetInfoResponse, wide: bool) -> String {
         words += "HOLDING: started without a store over a kernel that has objects of ours; nothing is removed until \
                   the owners have synced or `vipctl node release-hold`\n";
     }
-    let engine = text::engine(name_of!(Engine, node.default_engine));
+    let engine = name_of!(Engine, node.default_engine);
     words += &format!("default engine {engine}: {}\n\n", node.default_engine_reason);
     words += &engines(&node.engines);
     if wide {

@@ -1,6 +1,6 @@
 //! GetService, ListServices, ListOwners.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use prost::Message as _;
@@ -35,7 +35,7 @@ pub(super) fn get(api: &Api, call: &Call, key: &ServiceKey) -> Result<v1::GetSer
 /// What a list selects by.
 struct Filter {
     owner: Option<OwnerName>,
-    labels: HashMap<String, String>,
+    labels: BTreeMap<String, String>,
     /// An address, perhaps with a port; empty: any.
     frontend: String,
     only_problems: bool,

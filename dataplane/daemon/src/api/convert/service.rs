@@ -1,6 +1,6 @@
 //! Services: the definition, with the scheduler that may stand in it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use vipd_model::limits::LABEL_BYTES;
@@ -115,7 +115,7 @@ fn parse_refusal(number: i32, default: NoEndpoints, at: &Path<'_>, problems: &mu
 }
 
 fn parse_labels(
-    labels: HashMap<String, String>,
+    labels: BTreeMap<String, String>,
     at: &Path<'_>,
     problems: &mut Problems,
 ) -> Option<BTreeMap<String, String>> {
