@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use vipd_engine::{FlowFilter, Node};
-use vipd_model::{At, Millis, Problem, ProblemCode, Revision, ServiceKey};
+use vipd_model::{At, Frontend, Millis, Policy, Problem, ProblemCode, Revision, Scope, ServiceKey};
 
 use super::core::{Core, network};
 use super::journal::EventKind;
@@ -201,7 +201,7 @@ impl Reconciler {
             Ok(stale) => {
                 self.to_clean.1.extend(stale);
                 let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-                self.due.extend(with_node_ports(&core));
+                self.due.extend(that_depend_on_the_node(&core));
             }
             Err(problem) => {
                 tracing::warn!(problem = %problem.message, "the node's own rules are not in force; retrying");
@@ -244,12 +244,14 @@ fn item(core: &Core, key: &ServiceKey) -> Result<Item, (Revision, Problem)> {
     Ok(item)
 }
 
-/// Their objects depend on the node's addresses.
-fn with_node_ports(core: &Core) -> BTreeSet<ServiceKey> {
-    let has = |service: &vipd_model::Service| {
-        service.definition.frontends.iter().any(|frontend| matches!(frontend.at, At::NodePort(_)))
+/// Their objects depend on the node: on its addresses, or on who is inside, where insiders get another set of endpoints.
+fn that_depend_on_the_node(core: &Core) -> BTreeSet<ServiceKey> {
+    let depends = |frontend: &Frontend| {
+        let inside_matters = frontend.scope == Scope::External && frontend.policy == Policy::Local;
+        inside_matters || matches!(frontend.at, At::NodePort(_))
     };
-    core.desired.services().filter(|service| has(service)).map(|service| service.key.clone()).collect()
+    let depend = |service: &vipd_model::Service| service.definition.frontends.iter().any(depends);
+    core.desired.services().filter(|service| depend(service)).map(|service| service.key.clone()).collect()
 }
 
 /// How long ago, in whole seconds.
