@@ -1,6 +1,7 @@
 //! The binary: command line, log, signals, systemd. Everything else is the library.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::Parser as _;
@@ -63,7 +64,7 @@ async fn serve(config: Config) -> anyhow::Result<ExitCode> {
     let socket = config.socket.clone();
     let mut handle = Daemon::start(config).await?;
     tracing::info!(socket = %socket.display(), metrics = ?handle.metrics_address, "serving");
-    let notify = tokio::spawn(notify::follow(handle.control().clone(), handle.clock().clone()));
+    let notify = tokio::spawn(notify::follow(handle.control().clone(), Arc::clone(handle.clock())));
     let ended = tokio::select! {
         _ = terminate.recv() => Ok("SIGTERM"),
         _ = interrupt.recv() => Ok("SIGINT"),

@@ -12,6 +12,9 @@ use vipd_proto::v1::dataplane_server::Dataplane;
 use super::call::Api;
 use super::convert::{operation, owner, problem, scalar};
 
+/// All refusals of an Apply together; the reply has its change beside them.
+const REFUSALS_BYTES: usize = super::limits::REPLY_BYTES - 256 * 1024;
+
 /// Answers of a stream.
 pub type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -110,10 +113,7 @@ impl Dataplane for Api {
         let mut refused = operations.refused;
         refused.extend(accepted.delta.refused.iter().map(|one| in_request(one, &operations.indices)));
         refused.sort_by_key(|one| one.index);
-        Ok(Response::new(v1::ApplyResponse {
-            change: call.change(&accepted),
-            refused: refused.iter().map(problem::refused).collect(),
-        }))
+        Ok(Response::new(v1::ApplyResponse { change: call.change(&accepted), refused: bounded(&refused) }))
     }
 
     async fn sync(&self, request: Request<Streaming<v1::SyncRequest>>) -> Result<Response<v1::SyncResponse>, Status> {
@@ -200,6 +200,27 @@ impl Dataplane for Api {
         let expires = self.control.read(|core| core.desired.owner(&name).and_then(|record| core.lease_expires(record)));
         Ok(Response::new(v1::RenewLeaseResponse { expires: expires.map(scalar::timestamp) }))
     }
+}
+
+/// Every refusal, each with as many of its problems as leave room for all in one reply.
+fn bounded(refused: &[Refused]) -> Vec<v1::Refused> {
+    let all: Vec<_> = refused.iter().map(problem::refused).collect();
+    let bytes: usize = all.iter().map(prost::Message::encoded_len).sum();
+    if bytes < REFUSALS_BYTES {
+        return all;
+    }
+    let most = REFUSALS_BYTES / all.len();
+    let shorter = |mut one: v1::Refused| {
+        one.problems.truncate(1);
+        for problem in &mut one.problems {
+            // Names and path take up to three names' length.
+            let room = most.saturating_sub(problem.field.len() + one.owner.len() + one.name.len() + 16);
+            let end = problem.message.char_indices().map(|(at, _)| at).take_while(|at| *at <= room).last();
+            problem.message.truncate(end.unwrap_or_default());
+        }
+        one
+    };
+    all.into_iter().map(shorter).collect()
 }
 
 /// A refusal of the `n`th operation that was converted, told of the operation of the request that it was.

@@ -12,6 +12,7 @@ pub mod convert;
 pub mod dataplane;
 mod events;
 mod explain;
+mod flows;
 pub mod identity;
 mod info;
 pub mod intake;

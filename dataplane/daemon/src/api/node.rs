@@ -44,16 +44,11 @@ impl Node for Api {
         let from = default();
         let accepted = call.write(asked, only_note(note)).await?;
         let to = default();
-        let (services_moved, flows_left) = self.control.read(|core| {
-            let moved = accepted.delta.services.len() as u64;
-            let draining = core.tracks.iter().filter(|(_, track)| track.draining_engine.is_some()).count();
-            (moved, draining as u64)
-        });
         Ok(Response::new(v1::SetDefaultEngineResponse {
             from: engine::message(from).into(),
             to: engine::message(to).into(),
-            services_moved,
-            flows_left,
+            services_moved: accepted.delta.services.len() as u64,
+            flows_left: super::flows::left(self).await,
             degraded: accepted.delta.refused.iter().map(problem::refused).collect(),
         }))
     }
@@ -72,12 +67,13 @@ impl Node for Api {
         })?;
         let asked = Asked::Apply { operations: operations.converted.clone(), mode: Mode::Atomic };
         call.caller.may_ask(&asked).map_err(|rejection| call.refused(None, &rejection))?;
+        let flows_cut = super::flows::cut(self, operations.converted.clone()).await;
         let planned = self.control.plan(operations.converted, engine).await.map_err(|error| status::status(&error))?;
         Ok(Response::new(v1::PlanResponse {
             changes: planned.changes.iter().take(CHANGES).map(kernel_change).collect(),
             changes_total: planned.changes.len() as u64,
             refused: planned.refused.iter().map(problem::refused).collect(),
-            flows_cut: 0,
+            flows_cut,
         }))
     }
 

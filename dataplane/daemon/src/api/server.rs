@@ -97,7 +97,7 @@ fn seats_most() -> usize {
 pub async fn serve(api: Api, listeners: Listeners) -> Result<(), tonic::transport::Error> {
     let stopping = api.stopping.clone();
     let (health, health_service) = tonic_health::server::health_reporter();
-    let watch = tokio::spawn(report_health(api.control.clone(), api.clock.clone(), health));
+    let watch = tokio::spawn(report_health(api.control.clone(), std::sync::Arc::clone(&api.clock), health));
     let dataplane = DataplaneServer::new(api.clone())
         .max_decoding_message_size(REQUEST_BYTES)
         .max_encoding_message_size(REPLY_BYTES);

@@ -87,7 +87,13 @@ struct Watcher {
 enum Ready {
     /// To be read when it is sent, so that what is sent is the newest.
     Service(ServiceKey),
-    Event(Event),
+    Event(Box<Event>),
+}
+
+impl Ready {
+    fn event(event: Event) -> Self {
+        Self::Event(Box::new(event))
+    }
 }
 
 impl Watcher {
@@ -96,7 +102,7 @@ impl Watcher {
         loop {
             while let Some(ready) = self.ready.pop_front() {
                 match ready {
-                    Ready::Event(event) => return Some(event),
+                    Ready::Event(event) => return Some(*event),
                     Ready::Service(key) => {
                         let found = self.control.read(|core| known(core, &key));
                         if let Some((service, status)) = found {
@@ -134,7 +140,7 @@ impl Watcher {
                 self.cursor = cursor;
                 match missed {
                     Some((deleted, keys)) => {
-                        self.ready.extend(deleted.into_iter().map(Ready::Event));
+                        self.ready.extend(deleted.into_iter().map(Ready::event));
                         self.state = State::Resuming { keys };
                         return;
                     }
@@ -142,7 +148,7 @@ impl Watcher {
                 }
             }
         };
-        self.ready.extend(reset.map(|reason| Ready::Event(Event::Reset(Reset { reason }))));
+        self.ready.extend(reset.map(|reason| Ready::event(Event::Reset(Reset { reason }))));
         self.cursor = self.control.read(|core| core.changes.cursor());
         self.state = State::Listing { after: None };
     }
@@ -177,7 +183,7 @@ impl Watcher {
         self.state = State::Following;
         self.heartbeat = Instant::now() + HEARTBEAT;
         let revision = self.control.read(Core::programmed_revision).0;
-        self.ready.push_back(Ready::Event(Event::Synced(Synced { epoch: self.epoch.to_string(), revision })));
+        self.ready.push_back(Ready::event(Event::Synced(Synced { epoch: self.epoch.to_string(), revision })));
     }
 
     async fn follow(&mut self) -> Option<()> {
@@ -187,7 +193,7 @@ impl Watcher {
             // So slow that deletions it has not seen are forgotten.
             None => {
                 let reason = "you read too slowly: deletions that you have not seen are not known any more".to_owned();
-                self.ready.push_back(Ready::Event(Event::Reset(Reset { reason })));
+                self.ready.push_back(Ready::event(Event::Reset(Reset { reason })));
                 self.cursor = self.control.read(|core| core.changes.cursor());
                 self.state = State::Listing { after: None };
             }
@@ -201,7 +207,7 @@ impl Watcher {
                     self.cursor = change.cursor;
                     if self.wants(&change.key.owner) {
                         self.ready.push_back(match change.deleted {
-                            Some(revision) => Ready::Event(deletion(&change.key, revision)),
+                            Some(revision) => Ready::event(deletion(&change.key, revision)),
                             None => Ready::Service(change.key),
                         });
                     }

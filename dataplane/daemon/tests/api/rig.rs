@@ -20,6 +20,7 @@ pub(crate) struct Rig {
     pub(crate) kernel: FakeKernel,
     pub(crate) socket: std::path::PathBuf,
     pub(crate) api: Api,
+    pub(crate) tls: Option<std::net::SocketAddr>,
     door: vipd::api::transport::listen::Door,
     stopping: CancellationToken,
     _directory: tempfile::TempDir,
@@ -75,9 +76,9 @@ impl Rig {
         let stopping = CancellationToken::new();
         let api = Api::new(control.clone(), clock, access, room, stopping.clone());
         let listeners = Listeners::open(&config).await.unwrap();
-        let door = listeners.door();
+        let (door, tls) = (listeners.door(), listeners.tls);
         tokio::spawn(vipd::api::serve(api.clone(), listeners));
-        Self { control, kernel, socket, api, door, stopping, _directory: directory }
+        Self { control, kernel, socket, api, tls, door, stopping, _directory: directory }
     }
 
     pub(crate) async fn channel(&self) -> Channel {
