@@ -154,5 +154,9 @@ pub(super) fn daemon_is_killed(stage: &mut Stage) -> Result<()> {
     println!("  the first request is answered {} ms after the kill", begin.elapsed().as_millis());
     let tally = stage.client(Proto::Udp).ask_many(30, Stage::web(Family::V6))?;
     ensure!(tally.answered() == 30, "UDP after the restart: {tally}");
+    while stage.quiet_vipctl("get", "")?.contains("PENDING") {
+        ensure!(Instant::now() < deadline, "still not in force");
+        thread::sleep(Duration::from_millis(20));
+    }
     stage.vipctl("get", "").map(drop)
 }

@@ -26,7 +26,9 @@ pub fn vipd_binary() -> Result<PathBuf> {
         Some(path) => PathBuf::from(path),
         None => {
             let here = env::current_exe()?;
-            here.ancestors().nth(2).context("the test binary is not below target/")?.join("vipd")
+            // Programs lie beside it, tests one folder further down.
+            let folders = here.ancestors().skip(1).take(2).map(|folder| folder.join("vipd"));
+            folders.into_iter().find(|path| path.is_file()).context("vipd is not built: run `cargo build -p vipd`")?
         }
     };
     ensure!(program.is_file(), "{} is missing: run `cargo build -p vipd` first, or set VIPD_BIN", program.display());
@@ -80,6 +82,10 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
+        // The suite's own variables are none of the daemon's, which refuses what it does not know.
+        for (variable, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"VIPD_")) {
+            command.env_remove(variable);
+        }
         let child = on.spawn(&mut command)?;
         Ok(Self { child, socket, log })
     }
