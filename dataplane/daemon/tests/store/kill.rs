@@ -15,6 +15,8 @@ use vipd::store::{Batch, Store};
 const DIRECTORY: &str = "VIPD_TEST_STORE_WRITER";
 /// Records of one batch, spread over pages that are far from each other.
 const SPREAD: u64 = 40;
+/// For a child to be started and to commit once, on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn cycles() -> u32 {
     std::env::var("VIPD_KILL_CYCLES").map_or(40, |text| text.parse().expect("VIPD_KILL_CYCLES is a number"))
@@ -72,7 +74,7 @@ fn what_was_acknowledged_survives_every_kill_and_nothing_is_half_there() {
             .spawn()
             .unwrap();
         let started = Instant::now();
-        while last_acknowledged(directory.path()) <= total && started.elapsed() < Duration::from_secs(20) {
+        while last_acknowledged(directory.path()) <= total && started.elapsed() < PATIENCE {
             assert!(child.try_wait().unwrap().is_none(), "cycle {cycle}: the writer ended: {}", said(&mut child));
             thread::sleep(Duration::from_micros(seed >> 33 & 0xfff));
         }
@@ -82,7 +84,7 @@ fn what_was_acknowledged_survives_every_kill_and_nothing_is_half_there() {
         child.wait().unwrap();
 
         let acknowledged = last_acknowledged(directory.path());
-        assert!(acknowledged > total, "cycle {cycle}: nothing was written: {}", said(&mut child));
+        assert!(acknowledged > total, "cycle {cycle}: nothing was written in {PATIENCE:?}: {}", said(&mut child));
         total = check(directory.path(), cycle, acknowledged, &epoch);
     }
     println!("{} kills, {total} batches", cycles());
