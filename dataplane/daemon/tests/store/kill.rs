@@ -1,8 +1,9 @@
 //! `kill -9` at any instruction: a writer is killed again and again; what it acknowledged is there, and no batch is half
 //! there.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -97,8 +98,13 @@ fn said(child: &mut std::process::Child) -> String {
 }
 
 fn last_acknowledged(directory: &Path) -> u64 {
-    let bytes = fs::read(directory.join("acknowledged")).unwrap_or_default();
-    bytes.chunks_exact(8).next_back().map_or(0, |last| u64::from_le_bytes(last.try_into().unwrap()))
+    let mut last = [0; 8];
+    let read = |file: File| {
+        let end = file.metadata().ok()?.len() / 8 * 8;
+        file.read_exact_at(&mut last, end.checked_sub(8)?).ok()
+    };
+    File::open(directory.join("acknowledged")).ok().and_then(read);
+    u64::from_le_bytes(last)
 }
 
 /// Returns the batch that the store ends with.
