@@ -28,6 +28,7 @@ pub mod sources;
 mod splice;
 pub mod stats;
 mod table;
+mod tick;
 mod udp;
 mod workers;
 

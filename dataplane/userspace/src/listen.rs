@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use socket2::{Domain, Protocol as SocketProtocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use vipd_model::Protocol;
+use vipd_model::{Family, Protocol};
 
 use crate::budget::Permit;
 use crate::choose::Denied;
-use crate::connect::{Failure, Reached, reach, set_stream_options};
+use crate::connect::{Failure, Reached, reach, set_listener_options};
 use crate::filter;
 use crate::objects::Admission;
 use crate::pick::Flow;
@@ -36,9 +36,9 @@ const DESCRIPTORS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// The guard redirected it: the kernel remembers the original destination.
-    Captured,
+    Captured(Family),
     /// It came to the address that we listen on.
-    Direct,
+    Direct(SocketAddr),
 }
 
 /// A listening socket, not yet served.
@@ -49,7 +49,7 @@ pub(crate) fn listen(address: SocketAddr, admission: &Admission) -> io::Result<s
     }
     // Only sockets in TIME_WAIT are passed over by this; one that listens still makes the address taken.
     socket.set_reuse_address(true)?;
-    set_stream_options(SockRef::from(&socket))?;
+    set_listener_options(SockRef::from(&socket))?;
     socket.bind(&address.into())?;
     filter::attach(SockRef::from(&socket), admission)?;
     socket.listen(BACKLOG)?;
@@ -128,19 +128,12 @@ async fn serve(
 
 fn find(client: &TcpStream, peer: SocketAddr, arrival: Arrival, shared: &Shared) -> Option<(Flow, Place, Arc<Slot>)> {
     let destination = match arrival {
-        Arrival::Captured => original_destination(client),
-        Arrival::Direct => client.local_addr().ok(),
-    }?;
+        Arrival::Captured(Family::V4) => SockRef::from(client).original_dst_v4().ok()?.as_socket()?,
+        Arrival::Captured(Family::V6) => SockRef::from(client).original_dst_v6().ok()?.as_socket()?,
+        Arrival::Direct(address) => address,
+    };
     let (place, slot) = shared.table.find(Protocol::Tcp, destination.ip(), destination.port())?;
     Some((Flow { client: peer, destination }, place, slot))
-}
-
-/// Where a redirected connection was going.
-fn original_destination(client: &TcpStream) -> Option<SocketAddr> {
-    let socket = SockRef::from(client);
-    let v4 = client.local_addr().ok()?.is_ipv4();
-    let original = if v4 { socket.original_dst_v4() } else { socket.original_dst_v6() };
-    original.ok()?.as_socket()
 }
 
 async fn carry(client: &mut TcpStream, reached: Reached, slot: &Slot, shared: &Shared) {

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -233,19 +233,14 @@ impl Proxy {
             None => {}
         }
         let open = match door {
-            Door::Captured(Family::V4) => {
-                self.open_tcp((Ipv4Addr::UNSPECIFIED, 0).into(), Arrival::Captured, admission)?
-            }
-            Door::Captured(Family::V6) => {
-                self.open_tcp((Ipv6Addr::UNSPECIFIED, 0).into(), Arrival::Captured, admission)?
-            }
-            Door::Tcp(address) => self.open_tcp(address, Arrival::Direct, admission)?,
+            Door::Captured(family) => self.open_tcp(any(family), Arrival::Captured(family), admission)?,
+            Door::Tcp(address) => self.open_tcp(address, Arrival::Direct(address), admission)?,
             Door::CapturedUdp(place, port) => {
-                let any: IpAddr = match place {
-                    At::Address(IpAddr::V4(_)) | At::Node(Family::V4) => Ipv4Addr::UNSPECIFIED.into(),
-                    At::Address(IpAddr::V6(_)) | At::Node(Family::V6) => Ipv6Addr::UNSPECIFIED.into(),
+                let family = match place {
+                    At::Address(address) => Family::of(address),
+                    At::Node(family) => family,
                 };
-                self.open_udp((any, 0).into(), Destination::Captured(place, port), admission)?
+                self.open_udp(any(family), Destination::Captured(place, port), admission)?
             }
             Door::Udp(address) => self.open_udp(address, Destination::Direct(address), admission)?,
         };
@@ -371,5 +366,13 @@ impl Proxy {
 
     fn doors(&self) -> MutexGuard<'_, BTreeMap<Door, Open>> {
         self.doors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Every address of a family, and a port that the kernel chooses.
+fn any(family: Family) -> SocketAddr {
+    match family {
+        Family::V4 => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        Family::V6 => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }

@@ -72,8 +72,9 @@ pub(crate) async fn relay(client: &mut TcpStream, server: &mut TcpStream, terms:
         if terms.target.cuts() != terms.cuts {
             return Poll::Ready(End::Cut);
         }
-        let to_server = forward.poll(cx, client, server, terms.pipes);
-        let to_client = back.poll(cx, server, client, terms.pipes);
+        // Who finishes last need not say so: the drop of both sockets does.
+        let to_server = forward.poll(cx, client, server, back.finished, terms.pipes);
+        let to_client = back.poll(cx, server, client, forward.finished, terms.pipes);
         let moved = forward.count(terms.bytes_in) + back.count(terms.bytes_out);
         match (to_server, to_client) {
             (Poll::Ready(Err(_)), _) | (_, Poll::Ready(Err(_))) => return Poll::Ready(End::Broken),
@@ -131,6 +132,7 @@ impl Direction {
         cx: &mut Context<'_>,
         from: &mut TcpStream,
         to: &mut TcpStream,
+        is_last: bool,
         pipes: &Arc<Budget>,
     ) -> Poll<io::Result<()>> {
         while !self.finished {
@@ -139,7 +141,7 @@ impl Direction {
             } else if self.ended {
                 self.return_pipe();
                 self.finished = true;
-                ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(|_| Fault::Write)
+                if is_last { Ok(()) } else { ready!(Pin::new(&mut *to).poll_shutdown(cx)).map_err(|_| Fault::Write) }
             } else if self.pipe.is_some() {
                 ready!(self.poll_splice(cx, from)).map_err(Fault::Read)
             } else {
@@ -204,7 +206,10 @@ impl Direction {
             ready!(Pin::new(from).poll_read(cx, &mut read)).map_err(Fault::Read)?;
             let bytes = read.filled();
             self.moved += bytes.len() as u64;
-            self.ended = bytes.is_empty();
+            if bytes.is_empty() {
+                self.ended = true;
+                return Poll::Ready(Ok(()));
+            }
             if bytes.len() == BUFFER_BYTES {
                 self.pipe = Pipe::borrow(pipes);
             }
