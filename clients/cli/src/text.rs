@@ -81,9 +81,9 @@ fn bracketed(address: &str) -> String {
     if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
 }
 
-/// `owner/name`.
+/// `owner/name`; of what is about an owner only its name.
 pub(crate) fn key(owner: &str, name: &str) -> String {
-    if owner.is_empty() { name.to_owned() } else { format!("{owner}/{name}") }
+    [owner, name].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/")
 }
 
 /// The default is TCP.

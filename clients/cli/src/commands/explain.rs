@@ -52,11 +52,6 @@ fn words(packet: &str, reply: &ExplainResponse) -> String {
     if !reply.candidates.is_empty() {
         words += &format!("\n{}", candidates(&reply.candidates));
     }
-    if reply.verdict() == Verdict::Forwarded {
-        let (nat, why) = (if reply.source_nat { "yes" } else { "no" }, &reply.source_nat_reason);
-        words +=
-            &format!("\n  source translated: {nat}{}\n", if why.is_empty() { "".into() } else { format!(", {why}") });
-    }
     words
 }
 

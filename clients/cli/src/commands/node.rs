@@ -85,7 +85,9 @@ fn info(node: &GetInfoResponse, wide: bool) -> String {
 fn engines(engines: &[EngineInfo]) -> String {
     let mut columns = Columns::new(&["ENGINE", "USABLE", "SERVICES", "ALGORITHMS", "WHY NOT"]);
     for engine in engines {
-        let algorithms: Vec<String> = engine.algorithms.iter().map(|&number| name_of!(Algorithm, number)).collect();
+        // Every engine has the default.
+        let named = engine.algorithms.iter().filter(|&&number| number != Algorithm::Unspecified as i32);
+        let algorithms: Vec<String> = named.map(|&number| name_of!(Algorithm, number)).collect();
         columns.row([
             name_of!(Engine, engine.engine),
             if engine.usable { "yes".to_owned() } else { "no".to_owned() },

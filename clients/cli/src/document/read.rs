@@ -11,6 +11,9 @@ use crate::failure::Failure;
 /// Standard input, on the command line.
 const STDIN: &str = "-";
 
+/// Values that aliases may stand for, all together: enough for any list that a person repeats.
+const REPLAYED: usize = 100_000;
+
 /// The documents of one file.
 pub(super) fn documents(file: &Path) -> Result<Vec<Value>, Failure> {
     let text = text(file).map_err(|error| Failure::Usage(format!("{}: {error}", file.display())))?;
@@ -46,6 +49,7 @@ fn parse(text: &str) -> Result<Vec<Value>, String> {
             *bound = usize::MAX;
         }
     }
+    options.alias_limits.max_total_replayed_events = REPLAYED;
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())
 }
 

@@ -90,7 +90,8 @@ fn why_a_packet_goes_where_it_goes() {
         "explain",
         [json!({
             "verdict": "FORWARDED", "owner": "default", "service": "web", "engine": "USERSPACE", "revision": "17",
-            "steps": [step("frontend", "default/web has 10.96.0.10:80"), step("scheduler", "WRR, weights 3:1")],
+            "steps": [step("frontend", "default/web has 10.96.0.10:80"), step("scheduler", "WRR, weights 3:1"),
+                      step("source-nat", "translated: the proxy connects by itself")],
             "candidates": candidates, "sourceNat": true, "sourceNatReason": "the proxy connects by itself",
         })],
     );
@@ -115,7 +116,7 @@ fn the_node() {
             "version": "0.1.0", "apiLevel": 1, "epoch": "6f1d", "revision": "18", "programmedRevision": "17",
             "failedServices": "1", "digest": "b1946ac9", "kernel": "6.18.44", "holding": true,
             "engines": [
-                {"engine": "USERSPACE", "usable": true, "services": "2", "algorithms": ["RR", "WRR", "WLC"],
+                {"engine": "USERSPACE", "usable": true, "services": "2", "algorithms": ["ALGORITHM_UNSPECIFIED", "RR", "WRR", "WLC"],
                  "features": ["FEATURE_TCP", "FEATURE_UDP"]},
                 {"engine": "IPVS", "reason": "ip_vs: kernel has no IPVS and no module to load"},
             ],
