@@ -24,9 +24,9 @@ mkdir -p "$cache/bin"
 if [ ! -x "$cache/bin/grpcurl" ]; then
     GOBIN="$cache/bin" go install "github.com/fullstorydev/grpcurl/cmd/grpcurl@v$grpcurl_version"
 fi
-if [ ! -x "$cache/python/bin/python" ]; then
+if ! "$cache/python/bin/python" -c 'import grpc_tools, grpc_status' 2>/dev/null; then
     python3 -m venv "$cache/python"
-    "$cache/python/bin/pip" install --quiet grpcio==1.* grpcio-tools==1.* protobuf
+    "$cache/python/bin/pip" install --quiet grpcio==1.* grpcio-tools==1.* grpcio-status==1.*
 fi
 if missing cargo-deny; then cargo install --quiet --locked cargo-deny@0.20.2; fi
 if missing cargo-fuzz; then cargo install --quiet --locked cargo-fuzz@0.13.2; fi

@@ -74,7 +74,9 @@ pub fn with_peer(program: &str, inside: impl FnOnce() -> Result<ExitCode>) -> Re
     }
 }
 
-fn skip(why: &str) -> ExitCode {
+/// Says loudly that something cannot run here; fails if nothing may be skipped.
+#[must_use]
+pub fn skip(why: &str) -> ExitCode {
     if all_required() {
         eprintln!("{why}; and {REQUIRE}=all allows no skipping");
         return ExitCode::FAILURE;

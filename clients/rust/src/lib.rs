@@ -31,6 +31,11 @@
 //! themselves are [`v1`]. Nothing here retries or reconnects by itself beyond what a [`tonic`] channel does: repeating
 //! a call of vipd is always safe, and when to do so is the caller's to know ([`CallError::may_repeat`]).
 
+/// The examples of `docs/api.md`, compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/api.md")]
+struct Guide;
+
 mod connect;
 mod error;
 mod paths;
