@@ -13,7 +13,7 @@ use super::read::{Row, parse};
 use super::record::{FORMAT, Record, RecordKey, StoredMeta, Table, decode_record};
 
 /// Most row numbers that are tried one by one between two pages that can be read: far more than a node has records.
-const PROBES_MOST: i64 = 4_000_000;
+const PROBES_MOST: i64 = 1_000_000;
 
 type RawKey = (i64, Vec<u8>);
 
@@ -88,7 +88,7 @@ impl Found {
         }
         let ids = self.index(connection);
         if whole.is_err() {
-            let end = if high == i64::MAX { ids.last().map_or(low, |id| id + 1) } else { high };
+            let end = if high == i64::MAX { ids.last().map_or(low, |id| id.saturating_add(1)) } else { high };
             self.between(connection, low.saturating_add(1), end);
         }
     }
