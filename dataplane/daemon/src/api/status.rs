@@ -196,7 +196,7 @@ mod tests {
         let delta = vipd_model::Delta { revision: vipd_model::Revision(17), ..Default::default() };
         let key = vipd_model::ServiceKey::new("ops", "web").unwrap();
         let problem = Problem::new(ProblemCode::NotProgrammed, "", "nft: no such table");
-        let status = status(&CallError::NotProgrammed { delta: delta.into(), problems: vec![(key, problem)] });
+        let status = status(&CallError::NotProgrammed { delta: delta.into(), problems: vec![(key.into(), problem)] });
         assert_eq!(status.code(), Code::Unavailable);
         assert!(status.message().contains("revision 17"), "{}", status.message());
         assert!(status.get_details_retry_info().is_some());

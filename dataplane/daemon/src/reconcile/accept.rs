@@ -1,18 +1,23 @@
 //! Taking commands in: dispatch, store, and only then acceptance.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use vipd_model::{Command, Delta, Problem, ProblemCode, Rejection, Request, Revision, ServiceKey, Wait};
+use vipd_model::desired::Mark;
+use vipd_model::{
+    Command, Delta, Millis, OwnerRecord, Problem, ProblemCode, Rejection, Request, Revision, ServiceKey, Wait,
+};
 
+use super::apply::that_depend_on_the_node;
 use super::control::{Accepted, CallError};
 use super::core::{Core, Hold};
 use super::describe::describe;
 use super::journal::EventKind;
 use super::persist::PersistError;
 use super::run::{Done, Reconciler};
-use vipd_model::desired::Mark;
+use super::waiters::{Target, Waits};
 
 type Reply = oneshot::Sender<Result<Accepted, CallError>>;
 
@@ -24,38 +29,49 @@ pub(super) struct Taken {
     outcome: Result<Arc<Delta>, Rejection>,
 }
 
+/// Commands that become accepted together, or not at all.
+pub(super) struct Committing {
+    taken: Vec<Taken>,
+    /// Of the state ahead, to come back to.
+    before: Mark,
+}
+
 impl Reconciler {
     /// Dispatches commands in order and hands what they changed to the store, as one transaction.
     pub(super) fn accept(&mut self, commands: Vec<(Box<Command>, Wait, Reply)>) {
         let mut core = self.write();
         core.figures.commands += commands.len() as u64;
-        let before = core.desired.mark();
+        let store_problem = core.store_problem.clone();
+        drop(core);
+        let before = self.ahead.mark();
         let mut taken = Vec::with_capacity(commands.len());
         for (command, wait, reply) in commands {
-            let outcome = match &core.store_problem {
+            let outcome = match &store_problem {
                 Some(problem) if !matches!(command.request, Request::RenewLease(_)) => {
                     Err(Rejection::from(problem.clone()))
                 }
-                _ => core.desired.dispatch(&command).map(Arc::new),
+                _ => self.ahead.dispatch(&command).map(Arc::new),
             };
             taken.push(Taken { command, wait, reply, outcome });
         }
-        drop(core);
         // What changed nothing is not written: a repeated call costs no disk.
-        let deltas: Vec<_> =
-            taken.iter().filter_map(|t| t.outcome.as_ref().ok()).filter(|d| stored(d)).cloned().collect();
-        self.committing = Some((taken, before));
+        let changed = taken.iter().filter_map(|one| one.outcome.as_ref().ok()).filter(|delta| stored(delta));
+        let deltas: Vec<_> = changed.filter(|_| store_problem.is_none()).cloned().collect();
+        self.committing = Some(Committing { taken, before });
         if deltas.is_empty() {
             self.committed(Ok(()));
             return;
         }
+        self.write().figures.commits += 1;
+        self.busy.begin("storing");
         let persist = self.persist.clone();
         self.spawn(async move { Done::Committed(persist.call(move |persist| persist.commit(&deltas)).await) });
     }
 
     /// The store answered.
     pub(super) fn committed(&mut self, result: Result<(), PersistError>) {
-        let Some((taken, before)) = self.committing.take() else { return };
+        self.busy.end("storing");
+        let Some(Committing { taken, before }) = self.committing.take() else { return };
         match result {
             Ok(()) => {
                 for one in taken {
@@ -69,13 +85,11 @@ impl Reconciler {
 
     /// Undoes what was dispatched: nothing of it was stored, so nothing of it was accepted.
     fn not_stored(&mut self, taken: Vec<Taken>, before: Mark, error: &PersistError) {
-        let mut core = self.write();
         let deltas = taken.iter().rev().filter_map(|one| one.outcome.as_deref().ok());
-        core.desired.revert(deltas, before);
+        self.ahead.revert(deltas, before);
         if error.read_only {
-            core.store_problem = Some(Problem::new(ProblemCode::NotProgrammed, "", error.message.clone()));
+            self.write().store_problem = Some(Problem::new(ProblemCode::Host, "", error.message.clone()));
         }
-        drop(core);
         tracing::error!(error = %error.message, calls = taken.len(), "changes were not stored and are refused");
         for one in taken {
             let _ = one.reply.send(Err(CallError::NotStored(error.clone())));
@@ -93,61 +107,34 @@ impl Reconciler {
             }
         };
         let mut core = self.write();
+        core.desired.apply(&delta);
         if delta.changed() {
             note_changed(&mut core, &command, &delta);
         }
-        let waits = wait_for(&core, &delta);
-        let in_force = waits.is_empty();
+        let back = owner_is_back(&mut core, &command, &delta, self.now());
+        let waits = wait_for(&core, &command, &delta, &back);
         drop(core);
-        self.make_due(&command, &delta, &waits);
+        self.make_due(&waits, back);
         match wait {
             Wait::Accepted => {
-                let _ = reply.send(Ok(Accepted { delta, in_force }));
+                let _ = reply.send(Ok(Accepted { delta, in_force: waits.is_empty() }));
             }
             Wait::Programmed => self.waiters.add(delta, waits, reply),
         }
     }
 
-    fn make_due(&mut self, command: &Command, delta: &Delta, waits: &[(ServiceKey, Revision)]) {
+    fn make_due(&mut self, waits: &Waits, back: Vec<ServiceKey>) {
         let now = Instant::now();
-        for (key, _) in waits {
-            self.accepted_at.entry(key.clone()).or_insert(now);
-            self.due.insert(key.clone());
-        }
-        let network = |change: &vipd_model::OwnerChange| {
-            let of = |record: &Option<Arc<vipd_model::OwnerRecord>>| record.as_ref().map(|r| r.owner.network.clone());
-            of(&change.before).unwrap_or_default() != of(&change.after).unwrap_or_default()
-        };
-        if delta.owners.iter().any(network) {
-            self.node_due = Some(now);
-        }
-        if delta.default_engine.is_some() {
-            let core = self.core.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-            let follow = core.desired.services().filter(|service| service.definition.engine.is_none());
-            self.due.extend(follow.map(|service| service.key.clone()));
-        }
-        self.owner_is_back(command, delta);
-    }
-
-    /// A write or a renewal ends an expired lease; a Sync ends a hold for its owner.
-    fn owner_is_back(&mut self, command: &Command, delta: &Delta) {
-        let now = self.now();
-        let mut back = Vec::new();
-        let mut core = self.write();
-        for change in &delta.owners {
-            let mut serve_again = core.expired.remove(&change.name);
-            if serve_again {
-                let text = "the owner is back; its lease runs again".to_owned();
-                core.log_node(now, EventKind::Lease, &command.actor.name, Some(&change.name), text);
-            }
-            if matches!(command.request, Request::Sync(_)) {
-                serve_again |= core.holds.remove(&Hold::Owner(change.name.clone()));
-            }
-            if serve_again {
-                back.extend(core.desired.services_of(&change.name).map(|service| service.key.clone()));
+        for (target, _) in waits {
+            match target {
+                Target::Service(key) => {
+                    self.accepted_at.entry(key.clone()).or_insert(now);
+                    self.due.insert(key.clone());
+                }
+                // Of a failed attempt too: a caller who repeats the call need not wait for the pause to end.
+                Target::Node => self.node_due = Some(now),
             }
         }
-        drop(core);
         self.due.extend(back);
     }
 
@@ -178,6 +165,39 @@ fn stored(delta: &Delta) -> bool {
     delta.changed() || delta.owners.iter().any(aged)
 }
 
+/// A write or a renewal ends an expired lease; a Sync ends a hold for its owner. Returns the services that are to be
+/// served again.
+fn owner_is_back(core: &mut Core, command: &Command, delta: &Delta, now: Millis) -> Vec<ServiceKey> {
+    let mut owners = Vec::new();
+    for change in &delta.owners {
+        if core.expired.remove(&change.name) && change.after.is_some() {
+            let text = "the owner is back; its lease runs again".to_owned();
+            core.log_node(now, EventKind::Lease, &command.actor.name, Some(&change.name), text);
+            owners.push(&change.name);
+        }
+    }
+    if let Request::Sync(sync) = &command.request
+        && core.holds.remove(&Hold::Owner(sync.owner.clone()))
+    {
+        owners.push(&sync.owner);
+    }
+    let mut back = Vec::new();
+    for owner in owners {
+        let withheld = core.desired.services_of(owner).filter(|service| {
+            core.tracks
+                .get(&service.key)
+                .is_some_and(|track| track.withdrawn.is_some() || track.pending_since.is_some())
+        });
+        back.extend(withheld.map(|service| service.key.clone()));
+    }
+    for key in &back {
+        core.tracks.update(key, |track| {
+            track.pending_since.get_or_insert(track.wanted);
+        });
+    }
+    back
+}
+
 fn note_changed(core: &mut Core, command: &Command, delta: &Delta) {
     if delta.changed() {
         core.changes.advance(delta.revision);
@@ -197,6 +217,16 @@ fn note_changed(core: &mut Core, command: &Command, delta: &Delta) {
         }
         core.log(command.at, EventKind::Changed, &command.actor.name, &change.key, delta.revision, text);
     }
+    if changes_network(delta) {
+        core.node_track.wanted = delta.revision;
+        core.node_track.pending_since.get_or_insert(delta.revision);
+        for key in that_depend_on_the_node(core) {
+            core.tracks.update(&key, |track| {
+                track.wanted = delta.revision;
+                track.pending_since.get_or_insert(delta.revision);
+            });
+        }
+    }
     for change in &delta.owners {
         let settings = |r: &Option<Arc<vipd_model::OwnerRecord>>| r.as_ref().map(|r| r.owner.clone());
         if settings(&change.before) != settings(&change.after) {
@@ -209,28 +239,52 @@ fn note_changed(core: &mut Core, command: &Command, delta: &Delta) {
         }
     }
     if let Some(engine) = &delta.default_engine {
+        for key in followers(core) {
+            core.tracks.update(&key, |track| {
+                track.wanted = delta.revision;
+                track.pending_since.get_or_insert(delta.revision);
+            });
+        }
         let text = engine.map_or_else(|| "back to the configuration".to_owned(), |engine| engine.to_string());
         core.log_node(command.at, EventKind::Engine, &command.actor.name, None, format!("default engine: {text}"));
     }
 }
 
-/// The services that a caller waits for, and up to which change.
-fn wait_for(core: &Core, delta: &Delta) -> Vec<(ServiceKey, Revision)> {
-    let mut waits: Vec<(ServiceKey, Revision)> =
-        delta.services.iter().map(|change| (change.key.clone(), delta.revision)).collect();
-    if delta.default_engine.is_some() {
-        let follow = core.desired.services().filter(|service| service.definition.engine.is_none());
-        let wanted = |key| core.tracks.get(key).map_or(Revision(0), |track| track.wanted);
-        waits.extend(follow.map(|service| (service.key.clone(), wanted(&service.key))));
+/// Services that name no engine.
+fn followers(core: &Core) -> Vec<ServiceKey> {
+    let follow = core.desired.services().filter(|service| service.definition.engine.is_none());
+    follow.map(|service| service.key.clone()).collect()
+}
+
+/// Whether the node's own rules depend on what changed about an owner.
+fn changes_network(delta: &Delta) -> bool {
+    let of = |record: &Option<Arc<OwnerRecord>>| record.as_ref().map(|r| r.owner.network.clone()).unwrap_or_default();
+    delta.owners.iter().any(|change| of(&change.before) != of(&change.after))
+}
+
+/// What a caller waits for, and up to which change.
+fn wait_for(core: &Core, command: &Command, delta: &Delta, back: &[ServiceKey]) -> Waits {
+    let wanted = |key: &ServiceKey| core.tracks.get(key).map_or(Revision(0), |track| track.wanted);
+    let mut keys: BTreeSet<&ServiceKey> = delta.services.iter().map(|change| &change.key).collect();
+    let mut followers = match command.request {
+        Request::SetDefaultEngine { .. } => followers(core),
+        _ => Vec::new(),
+    };
+    if changes_network(delta) {
+        followers.extend(that_depend_on_the_node(core));
     }
-    for key in &delta.unchanged {
-        if let Some(track) = core.tracks.get(key)
-            && (track.pending_since.is_some() || track.failure.is_some())
-        {
-            waits.push((key.clone(), track.wanted));
-        }
+    if matches!(command.request, Request::RenewLease(_)) {
+        keys.extend(back);
     }
-    waits.sort();
-    waits.dedup_by(|a, b| a.0 == b.0);
+    // A no-op never answers early: what it asks for may still be on its way.
+    let on_their_way = delta.unchanged.iter().chain(&followers).filter(|key| {
+        core.tracks.get(key).is_some_and(|track| track.pending_since.is_some() || track.failure.is_some())
+    });
+    keys.extend(on_their_way);
+    let mut waits: Waits = keys.into_iter().map(|key| (Target::Service(key.clone()), wanted(key))).collect();
+    let of_owner = matches!(command.request, Request::SetOwner(_) | Request::DeleteOwner(_) | Request::Sync(_));
+    if of_owner && (core.node_track.pending_since.is_some() || core.node_track.failure.is_some()) {
+        waits.push((Target::Node, core.node_track.wanted));
+    }
     waits
 }

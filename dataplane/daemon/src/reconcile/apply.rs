@@ -1,28 +1,33 @@
 //! Batches: from what is due to what is in force, and what its callers are told.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vipd_engine::{FlowFilter, Node};
-use vipd_model::{At, Frontend, Millis, Policy, Problem, ProblemCode, Revision, Scope, ServiceKey};
+use vipd_model::{At, Frontend, Policy, Problem, ProblemCode, Revision, Scope, ServiceKey};
 
 use super::core::{Core, network};
 use super::journal::EventKind;
 use super::program::{Item, Programmed, program, program_node};
-use super::run::{Done, Reconciler};
+use super::run::{Done, Reconciler, UnderWay};
 use super::track::Failure;
+use super::waiters::Target;
 
 impl Reconciler {
     /// Takes what is due, up to a batch, and programs it.
     pub(super) fn start_batch(&mut self) {
-        let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-        let keys: Vec<_> = self.due.iter().take(self.settings.batch).cloned().collect();
+        let mut keys = std::mem::take(&mut self.due);
+        if keys.len() > self.settings.batch
+            && let Some(next) = keys.iter().nth(self.settings.batch).cloned()
+        {
+            self.due = keys.split_off(&next);
+        }
         let mut items = Vec::with_capacity(keys.len());
         let mut refused = Vec::new();
+        let core = self.read();
         for key in keys {
-            self.due.remove(&key);
             match item(&core, &key) {
                 Ok(item) => items.push(item),
                 Err((at, problem)) => refused.push((key, at, problem)),
@@ -35,32 +40,38 @@ impl Reconciler {
         if items.is_empty() {
             return;
         }
-        self.write().figures.batches += 1;
-        self.applying = Some((items.clone(), Instant::now()));
+        let mut core = self.write();
+        core.figures.batches += 1;
+        for item in &items {
+            if let Some(to) = &item.to {
+                core.tracks.touch(&item.key, to.engine);
+            }
+        }
+        drop(core);
+        self.under_way = Some(UnderWay::Batch(items.clone()));
+        self.busy.begin("programming");
         let lanes = self.lanes.clone();
         self.spawn(async move { Done::Applied(program(&lanes, &items).await) });
     }
 
     /// A batch is through the engines.
     pub(super) fn applied(&mut self, programmed: Programmed) {
-        let Some((items, _)) = self.applying.take() else { return };
-        self.write().stalled = None;
+        let Some(UnderWay::Batch(items)) = self.under_way.take() else { return };
+        self.busy.end("programming");
         let clean = programmed.stale.is_empty() || self.lanes.cleaner.is_none();
+        self.cleaning.add(programmed.stale);
         for item in items {
             match programmed.failures.get(&item.key) {
                 Some(problem) => self.failed(&item.key, item.at, problem),
                 None => {
                     self.record(&item);
-                    if clean {
+                    if clean && !self.cleaning.is_owed(&item.key) {
                         self.in_force(&item.key, item.at);
                     } else {
-                        self.to_clean.0.push((item.key, item.at));
+                        self.cleaning.wait(item.key, item.at);
                     }
                 }
             }
-        }
-        if !clean {
-            self.to_clean.1.extend(programmed.stale);
         }
         self.announce();
     }
@@ -78,9 +89,8 @@ impl Reconciler {
             track.withdrawn.clone_from(&item.withdrawn);
             track.algorithm = item.to.as_ref().map(|selected| selected.algorithm);
             let engine = item.to.as_ref().map(|selected| selected.engine);
-            let moved = (track.engine, engine);
-            track.engine = engine;
-            moved
+            track.touched = engine.into_iter().collect();
+            (std::mem::replace(&mut track.engine, engine), engine)
         });
         if let (Some(from), Some(to)) = moved
             && from != to
@@ -114,7 +124,7 @@ impl Reconciler {
             Some(problem) if problem.code == ProblemCode::NotProgrammed => Err(problem),
             _ => Ok(()),
         };
-        self.waiters.decide(key, at, outcome);
+        self.waiters.decide(&Target::Service(key.clone()), at, outcome);
     }
 
     /// The kernel, or an engine, refuses it: what was in force stays so, and it is tried again.
@@ -141,7 +151,7 @@ impl Reconciler {
             tracing::warn!(service = %key, revision = at.0, problem = %problem.message, "not programmed; retrying");
         }
         self.accepted_at.remove(key);
-        self.waiters.decide(key, at, Err(&problem));
+        self.waiters.decide(&Target::Service(key.clone()), at, Err(&problem));
     }
 
     /// Doubles, with a spread by name so that services that failed together do not come back together.
@@ -151,66 +161,49 @@ impl Reconciler {
         doubled.min(self.settings.retry_most).mul_f64(0.75 + f64::from(spread % 256) / 512.0)
     }
 
-    pub(super) fn start_cleaning(&mut self) {
-        let (services, mut filters) = std::mem::take(&mut self.to_clean);
-        filters.sort();
-        filters.dedup();
-        let Some(cleaner) = self.lanes.cleaner.clone() else { return };
-        self.cleaning = true;
-        self.spawn(async move {
-            let result = cleaner.call(move |cleaner| cleaner.clean(&filters)).await;
-            Done::Cleaned(services, result)
-        });
-    }
-
-    /// The shared walk is done for these services.
-    pub(super) fn cleaned(&mut self, services: Vec<(ServiceKey, Revision)>, result: Result<(), String>) {
-        self.cleaning = false;
-        for (key, at) in services {
-            match &result {
-                Ok(()) => self.in_force(&key, at),
-                Err(message) => {
-                    let text = format!("rules are in force, but stale UDP flows could not be forgotten: {message}");
-                    self.failed(&key, at, &Problem::new(ProblemCode::NotProgrammed, "", text));
-                }
-            }
-        }
-        self.announce();
-    }
-
     /// Renders the node's own objects, then makes every service with a node port due.
     pub(super) fn start_node(&mut self) {
         self.node_due = None;
-        self.setting_node = true;
-        let node = {
-            let mut core = self.write();
-            let node = Node { network: network(&core.desired), ..Node::clone(&core.node) };
-            core.node = Arc::new(node);
-            Arc::clone(&core.node)
-        };
+        let mut core = self.write();
+        let node = Arc::new(Node { network: network(&core.desired), ..Node::clone(&core.node) });
+        core.node = Arc::clone(&node);
+        let at = core.node_track.wanted;
+        drop(core);
+        self.under_way = Some(UnderWay::Node(at));
+        self.busy.begin("programming the node's own rules");
         let lanes = self.lanes.clone();
-        self.spawn(async move {
-            let result = program_node(&lanes, &node).await;
-            Done::NodeSet(node, result)
-        });
+        self.spawn(async move { Done::NodeSet(program_node(&lanes, &node).await) });
     }
 
-    pub(super) fn node_set(&mut self, node: &Node, result: Result<Vec<FlowFilter>, Problem>) {
-        self.setting_node = false;
+    pub(super) fn node_set(&mut self, result: Result<Vec<FlowFilter>, Problem>) {
+        let Some(UnderWay::Node(at)) = self.under_way.take() else { return };
+        self.busy.end("programming the node's own rules");
+        let now = self.now();
+        let mut core = self.write();
         match result {
             Ok(stale) => {
-                self.to_clean.1.extend(stale);
-                let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-                self.due.extend(that_depend_on_the_node(&core));
+                let track = &mut core.node_track;
+                track.failure = None;
+                track.pending_since = (track.wanted > at).then(|| at.next());
+                let due = that_depend_on_the_node(&core);
+                drop(core);
+                self.due.extend(due);
+                self.cleaning.add(stale);
+                self.waiters.decide(&Target::Node, at, Ok(()));
             }
             Err(problem) => {
-                tracing::warn!(problem = %problem.message, "the node's own rules are not in force; retrying");
+                let problem = Problem { since: Some(now), ..problem };
+                if core.node_track.failure.is_none() {
+                    tracing::warn!(problem = %problem.message, "the node's own rules are not in force; retrying");
+                    core.log_node(now, EventKind::NotProgrammed, "", None, format!("the node's own rules: {problem}"));
+                }
+                core.node_track.failure = Some(problem.clone());
+                drop(core);
                 self.node_due = Some(Instant::now() + self.settings.retry_first);
-                let now = self.now();
-                let text = format!("virtual ranges {:?}: {problem}", node.network.virtual_ranges);
-                self.write().log_node(now, EventKind::NotProgrammed, "", None, text);
+                self.waiters.decide(&Target::Node, at, Err(&problem));
             }
         }
+        self.announce();
     }
 
     /// The node's addresses came or went.
@@ -231,7 +224,7 @@ impl Reconciler {
 fn item(core: &Core, key: &ServiceKey) -> Result<Item, (Revision, Problem)> {
     let track = core.tracks.get(key);
     let at = track.map_or(Revision(0), |track| track.wanted);
-    let from = track.and_then(|track| track.engine);
+    let from = track.map(|track| track.touched.clone()).unwrap_or_default();
     let service = core.desired.service(key).cloned();
     let withdrawn = service.as_ref().and_then(|_| core.withdrawn(key));
     let mut item = Item { key: key.clone(), at, from, to: None, service, notes: Vec::new(), withdrawn };
@@ -245,16 +238,11 @@ fn item(core: &Core, key: &ServiceKey) -> Result<Item, (Revision, Problem)> {
 }
 
 /// Their objects depend on the node: on its addresses, or on who is inside, where insiders get another set of endpoints.
-fn that_depend_on_the_node(core: &Core) -> BTreeSet<ServiceKey> {
+pub(super) fn that_depend_on_the_node(core: &Core) -> BTreeSet<ServiceKey> {
     let depends = |frontend: &Frontend| {
         let inside_matters = frontend.scope == Scope::External && frontend.policy == Policy::Local;
         inside_matters || matches!(frontend.at, At::NodePort(_))
     };
     let depend = |service: &vipd_model::Service| service.definition.frontends.iter().any(depends);
     core.desired.services().filter(|service| depend(service)).map(|service| service.key.clone()).collect()
-}
-
-/// How long ago, in whole seconds.
-pub(super) fn seconds_since(now: Millis, then: Millis) -> u64 {
-    now.0.saturating_sub(then.0) / 1000
 }

@@ -12,6 +12,7 @@ use vipd_model::{Command, Delta, EngineKind, Operation, OwnerName, Problem, Revi
 use super::core::Core;
 use super::lanes::KernelChange;
 use super::persist::PersistError;
+use super::waiters::Target;
 
 /// Why a call did not do what it was asked.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -27,8 +28,8 @@ pub enum CallError {
     NotProgrammed {
         /// What was accepted.
         delta: Arc<Delta>,
-        /// Of each service that failed.
-        problems: Vec<(ServiceKey, Problem)>,
+        /// Of each service that failed, or of the node.
+        problems: Vec<(Target, Problem)>,
     },
     /// Too many calls wait; try again.
     #[error("too many calls wait to be taken in")]

@@ -14,7 +14,7 @@ use vipd_model::{
 
 use super::changes::Changes;
 use super::journal::{Event, EventKind, Journal};
-use super::track::{ServiceState, Tracks};
+use super::track::{NodeTrack, ServiceState, Tracks};
 
 /// Why objects in the kernel that nobody declared are kept for now.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +34,8 @@ pub struct Figures {
     pub commands: u64,
     /// Of those, refused.
     pub refused: u64,
+    /// Calls that wait until what they asked for is in force.
+    pub waiting: u64,
     /// Transactions of the store.
     pub commits: u64,
     /// Batches handed to engines.
@@ -70,6 +72,8 @@ pub struct Core {
     pub desired: Desired,
     /// What of it is in force.
     pub tracks: Tracks,
+    /// What of the node's own rules is in force.
+    pub node_track: NodeTrack,
     /// For `Watch`.
     pub changes: Changes,
     /// For `Events`.
@@ -127,8 +131,9 @@ impl Core {
     /// The newest revision before which nothing accepted is on its way; failed services do not hold it back.
     #[must_use]
     pub fn programmed_revision(&self) -> Revision {
-        match self.tracks.oldest_pending() {
-            Some(oldest) => Revision(oldest.0 - 1),
+        let node = self.node_track.pending_since.filter(|_| self.node_track.failure.is_none());
+        match self.tracks.oldest_pending().into_iter().chain(node).min() {
+            Some(oldest) => Revision(oldest.0.saturating_sub(1)),
             None => self.desired.revision(),
         }
     }

@@ -8,16 +8,22 @@
 
 mod accept;
 mod apply;
+mod busy;
 pub mod changes;
+mod clean;
 pub mod control;
 pub mod core;
 mod describe;
+mod drift;
+mod holds;
 pub mod journal;
 pub mod lanes;
 pub mod persist;
 pub mod program;
 mod queries;
 pub mod run;
+#[cfg(test)]
+mod tests;
 pub mod track;
 mod upkeep;
 mod waiters;
@@ -30,4 +36,5 @@ pub use persist::{Forgetful, Persist, PersistError};
 pub use program::{Cleaner, Lanes};
 pub use run::{Reconciler, Settings, Start};
 pub use track::ServiceState;
+pub use waiters::Target;
 pub use worker::Worker;

@@ -2,9 +2,9 @@
 //!
 //! | step | on a new or changed service | on a removed one | on one that moves to another engine |
 //! |---|---|---|---|
-//! | 1 make | balancer ready | | new balancer ready |
+//! | 1 make | balancer ready | balancer told, so that others may take over | new balancer ready |
 //! | 2 guard make | capture, refusals, source ranges | | capture moves |
-//! | 3 retire | | balancer told | old balancer told |
+//! | 3 retire | | | old balancer told |
 //! | 4 guard finish | what it held before goes | capture goes first | |
 //! | 5 finish | | then the balancer's objects | old balancer's objects |
 //! | 6 clean | UDP flows that all this made stale | | |
@@ -46,8 +46,8 @@ pub struct Item {
     pub key: ServiceKey,
     /// Up to which change.
     pub at: Revision,
-    /// What served it before.
-    pub from: Option<EngineKind>,
+    /// What may have objects of it: what served it before, and what an attempt that failed has touched.
+    pub from: BTreeSet<EngineKind>,
     /// What is to serve it; absent: nothing (deleted, withdrawn).
     pub to: Option<Selected>,
     /// What was declared; absent: deleted.
@@ -97,8 +97,9 @@ pub async fn program(lanes: &Lanes, items: &[Item]) -> Result<Programmed, Gone> 
 async fn make(lanes: &Lanes, items: &[Item], done: &mut Programmed) -> Result<Vec<GuardInput>, Gone> {
     let mut batches: BTreeMap<EngineKind, Vec<_>> = BTreeMap::new();
     for item in items {
-        if let Some(selected) = &item.to {
-            batches.entry(selected.engine).or_default().push((item.key.clone(), Some(selected.clone())));
+        match &item.to {
+            Some(to) => batches.entry(to.engine).or_default().push((item.key.clone(), Some(to.clone()))),
+            None => item.from.iter().for_each(|from| batches.entry(*from).or_default().push((item.key.clone(), None))),
         }
     }
     let mut guard = Vec::new();
@@ -121,15 +122,13 @@ async fn guard_make(lanes: &Lanes, items: &[Item], inputs: Vec<GuardInput>, done
     Ok(())
 }
 
-/// Tells balancers that they serve these services no more; the objects go with `finish`.
+/// Tells the balancers that services have moved from that they serve them no more; the objects go with `finish`.
 async fn retire(lanes: &Lanes, items: &[Item], done: &mut Programmed) -> Result<(), Gone> {
     let mut batches: BTreeMap<EngineKind, Vec<_>> = BTreeMap::new();
     for item in items.iter().filter(|item| !done.failures.contains_key(&item.key)) {
-        match (item.from, item.to.as_ref().map(|selected| selected.engine)) {
-            (Some(from), to) if to != Some(from) => {
-                batches.entry(from).or_default().push((item.key.clone(), None));
-            }
-            _ => {}
+        let Some(to) = &item.to else { continue };
+        for from in item.from.iter().filter(|from| **from != to.engine) {
+            batches.entry(*from).or_default().push((item.key.clone(), None));
         }
     }
     for answer in at_each(lanes, batches, |balancer, batch| balancer.make(batch), done).await? {
@@ -148,7 +147,7 @@ async fn finish(lanes: &Lanes, items: &[Item], done: &mut Programmed) -> Result<
     }
     let mut batches: BTreeMap<EngineKind, Vec<ServiceKey>> = BTreeMap::new();
     for item in items.iter().filter(|item| !done.failures.contains_key(&item.key)) {
-        let engines: BTreeSet<_> = item.from.into_iter().chain(item.to.as_ref().map(|s| s.engine)).collect();
+        let engines: BTreeSet<_> = item.from.iter().copied().chain(item.to.as_ref().map(|s| s.engine)).collect();
         for engine in engines {
             batches.entry(engine).or_default().push(item.key.clone());
         }

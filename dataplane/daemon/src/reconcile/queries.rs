@@ -1,13 +1,13 @@
-//! Questions that need an engine: plan, verify, counters, and the end of a hold.
+//! Questions that need an engine: plan, verify, counters.
 
 use std::collections::BTreeMap;
-use std::sync::PoisonError;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
-use vipd_model::{Actor, Command, EngineKind, Mode, Operation, Refused, Request, Selected, ServiceKey};
+use vipd_model::{Actor, Command, Delta, EngineKind, Mode, Operation, Refused, Request, Selected, Service, ServiceKey};
 
 use super::control::{CallError, Planned, Verified};
-use super::journal::EventKind;
+use super::core::Core;
 use super::program::Lanes;
 use super::run::{Done, Reconciler};
 use super::worker::Gone;
@@ -15,54 +15,23 @@ use super::worker::Gone;
 type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
 impl Reconciler {
-    /// Dispatches, looks, and takes it back: the declared state is as before when this returns.
-    pub(super) fn plan(&mut self, operations: Vec<Operation>, engine: Option<EngineKind>, reply: Reply<Planned>) {
+    /// What a call would do: planned against the declared state, then asked of the engines. Changes nothing.
+    pub(super) fn plan(&self, operations: Vec<Operation>, engine: Option<EngineKind>, reply: Reply<Planned>) {
         let request = if operations.is_empty() {
             Request::SetDefaultEngine { engine, allow_degraded: true, drain: vipd_model::Drain::default() }
         } else {
             Request::Apply { operations, mode: Mode::Each }
         };
-        let at = self.now();
-        let command = Command { actor: Actor::default(), at, session: 0, note: String::new(), request };
-        let mut core = self.write();
-        let before = core.desired.mark();
-        let delta = match core.desired.dispatch(&command) {
+        let command = Command { actor: Actor::default(), at: self.now(), session: 0, note: String::new(), request };
+        let core = self.read();
+        let delta = match core.desired.plan(&command) {
             Ok(delta) => delta,
             Err(rejection) => {
-                drop(core);
                 let _ = reply.send(Err(CallError::Rejected(rejection)));
                 return;
             }
         };
-        let mut keys: Vec<ServiceKey> = delta.services.iter().map(|change| change.key.clone()).collect();
-        if delta.default_engine.is_some() {
-            let follow = core.desired.services().filter(|service| service.definition.engine.is_none());
-            keys.extend(follow.map(|service| service.key.clone()));
-        }
-        let mut work: BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>)>> = BTreeMap::new();
-        let mut refused = delta.refused.clone();
-        for key in keys {
-            let from = core.tracks.get(&key).and_then(|track| track.engine);
-            let to = core.desired.service(&key).cloned().map(|service| core.selected(&service));
-            let to = match to {
-                Some(Ok((selected, _))) => Some(selected),
-                Some(Err(problem)) => {
-                    refused.push(refusal(&key, vec![problem]));
-                    continue;
-                }
-                None => None,
-            };
-            let engine = to.as_ref().map(|selected| selected.engine);
-            if let Some(from) = from
-                && engine != Some(from)
-            {
-                work.entry(from).or_default().push((key.clone(), None));
-            }
-            if let Some(engine) = engine {
-                work.entry(engine).or_default().push((key, to));
-            }
-        }
-        core.desired.revert([&delta], before);
+        let (work, refused) = would_do(&core, &delta);
         drop(core);
         let lanes = self.lanes.clone();
         self.spawn(async move {
@@ -75,9 +44,7 @@ impl Reconciler {
 
     pub(super) fn verify(&self, service: Option<ServiceKey>, reply: Reply<Verified>) {
         let lanes = self.lanes.clone();
-        let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-        let revision = core.programmed_revision();
-        drop(core);
+        let revision = self.read().programmed_revision();
         self.spawn(async move {
             let (answer, gone) = match verify(&lanes, service).await {
                 Ok(Ok(verified)) => (Ok(Verified { revision, ..verified }), None),
@@ -109,57 +76,64 @@ impl Reconciler {
             Done::Query(None)
         });
     }
+}
 
-    pub(super) fn release_hold(&mut self, actor: &str, note: &str, reply: Reply<u64>) {
-        let now = self.now();
-        let mut core = self.write();
-        let held = core.holding();
-        core.holds.retain(|hold| *hold == super::core::Hold::Starting);
-        let text = match (held, note) {
-            (None, _) => "release of a hold asked for; there was none".to_owned(),
-            (Some(held), "") => format!("hold released; it was because {held}"),
-            (Some(held), note) => format!("hold released ({note}); it was because {held}"),
+/// By engine: services that it would serve, or serve no more.
+type Work = BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>)>>;
+
+fn would_do(core: &Core, delta: &Delta) -> (Work, Vec<Refused>) {
+    let default_engine = delta.default_engine.unwrap_or_else(|| core.desired.default_engine());
+    let mut changes: Vec<(&ServiceKey, Option<&Arc<Service>>)> =
+        delta.services.iter().map(|change| (&change.key, change.after.as_ref())).collect();
+    if delta.default_engine.is_some() {
+        let follow = core.desired.services().filter(|service| service.definition.engine.is_none());
+        changes.extend(follow.map(|service| (&service.key, Some(service))));
+    }
+    let (mut work, mut refused) = (Work::new(), delta.refused.clone());
+    for (key, after) in changes {
+        let to = match after.map(|service| core.selected_by(default_engine, service)).transpose() {
+            Ok(to) => to.map(|(selected, _)| selected),
+            Err(problem) => {
+                refused.push(refusal(key, vec![problem]));
+                continue;
+            }
         };
-        core.log_node(now, EventKind::Changed, actor, None, text);
-        drop(core);
-        self.due.extend(self.awaiting());
-        self.start_release(Some(reply));
+        let engine = to.as_ref().map(|selected| selected.engine);
+        let touched = core.tracks.get(key).map(|track| track.touched.clone()).unwrap_or_default();
+        for from in touched.into_iter().filter(|from| Some(*from) != engine) {
+            work.entry(from).or_default().push((key.clone(), None));
+        }
+        if let Some(engine) = engine {
+            work.entry(engine).or_default().push((key.clone(), to));
+        }
     }
-
-    /// Services that were withheld until their owner syncs.
-    fn awaiting(&self) -> Vec<ServiceKey> {
-        let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-        core.tracks.iter().filter(|(_, track)| track.withdrawn.is_some()).map(|(key, _)| key.clone()).collect()
-    }
+    (work, refused)
 }
 
 fn refusal(key: &ServiceKey, problems: Vec<vipd_model::Problem>) -> Refused {
     Refused { index: 0, owner: key.owner.to_string(), name: key.name.to_string(), problems }
 }
 
-async fn dry_run(
-    lanes: &Lanes,
-    work: BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>)>>,
-    mut refused: Vec<Refused>,
-) -> Result<Planned, Gone> {
+async fn dry_run(lanes: &Lanes, work: Work, mut refused: Vec<Refused>) -> Result<Planned, Gone> {
     let mut changes = Vec::new();
+    let mut guard_batch = BTreeMap::new();
     for (engine, batch) in work {
         let Some(worker) = lanes.balancers.get(&engine) else { continue };
         let selected: Vec<Selected> = batch.iter().filter_map(|(_, selected)| selected.clone()).collect();
-        let removed: Vec<ServiceKey> =
-            batch.iter().filter(|(_, selected)| selected.is_none()).map(|(key, _)| key.clone()).collect();
+        // One that moves is asked of the guard by its new engine.
+        let leaves = batch.iter().filter(|(_, selected)| selected.is_none());
+        leaves.for_each(|(key, _)| drop(guard_batch.entry(key.clone()).or_insert(None)));
         let ((made, outcomes), inputs) =
             worker.call(move |balancer| (balancer.dry_run(batch), balancer.guard(&selected))).await?;
         changes.extend(made);
+        guard_batch.extend(inputs.into_iter().map(|input| (input.key.clone(), Some(input))));
         for (key, outcome) in outcomes {
             refused.extend(outcome.err().map(|problem| refusal(&key, vec![problem])));
         }
-        if let Some(guard) = &lanes.guard {
-            let mut batch: Vec<_> = inputs.into_iter().map(|input| (input.key.clone(), Some(input))).collect();
-            batch.extend(removed.into_iter().map(|key| (key, None)));
-            let (made, _) = guard.call(move |guard| guard.dry_run(batch)).await?;
-            changes.extend(made);
-        }
+    }
+    if let Some(guard) = &lanes.guard {
+        let (made, _) = guard.call(move |guard| guard.dry_run(guard_batch.into_iter().collect())).await?;
+        changes.extend(made);
     }
     Ok(Planned { changes, refused })
 }

@@ -1,26 +1,28 @@
-//! The loop. Each turn starts what can be started (a commit, a batch, a cleaning walk, a read-back: at most one of each
-//! under way), then waits for a caller, a result or the clock.
+//! The loop. Each turn starts what can be started (a commit, one thing at the engines, a cleaning walk), then waits for a
+//! result, the clock or a caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use vipd_engine::{FlowFilter, Node};
-use vipd_model::desired::Mark;
 use vipd_model::{Desired, Millis, OwnerName, Problem, Revision, ServiceKey};
 
-use super::accept::Taken;
+use super::accept::Committing;
+use super::busy::Busy;
 use super::changes::Changes;
+use super::clean::{Cleaning, Walk};
 use super::control::{Ask, Control};
-use super::core::{Core, Figures, Hold, network};
+use super::core::{Core, Figures, network};
+use super::drift::Checked;
+use super::holds::{self, Release};
 use super::journal::Journal;
 use super::persist::{Persist, PersistError};
 use super::program::{Item, Lanes, Programmed};
-use super::track::Tracks;
-use super::upkeep::Checked;
+use super::track::{NodeTrack, Tracks};
 use super::waiters::Waiters;
 use super::worker::{Gone, Worker};
 
@@ -35,7 +37,7 @@ pub struct Settings {
     pub check_every: Duration,
     /// From one cheap look whether somebody else wrote to the kernel to the next.
     pub poll_every: Duration,
-    /// A batch that lasts longer makes the node unhealthy.
+    /// Whatever lasts longer (a batch, a commit of the store, a read-back) makes the node unhealthy.
     pub stalled_after: Duration,
     /// Services in one batch. Bounds how long a change waits behind a large load.
     pub batch: usize,
@@ -107,16 +109,31 @@ pub enum Fatal {
 pub(super) enum Done {
     Committed(Result<Result<(), PersistError>, Gone>),
     Applied(Result<Programmed, Gone>),
-    NodeSet(Arc<Node>, Result<Result<Vec<FlowFilter>, Problem>, Gone>),
-    Cleaned(Vec<(ServiceKey, Revision)>, Result<Result<(), String>, Gone>),
+    NodeSet(Result<Result<Vec<FlowFilter>, Problem>, Gone>),
+    Cleaned(Walk, Result<Result<(), String>, Gone>),
     Checked(Result<Checked, Gone>),
-    Released(Option<oneshot::Sender<Result<u64, super::CallError>>>, Result<Result<u64, Problem>, Gone>),
+    Released(Result<Result<u64, Problem>, Gone>),
     Query(Option<Gone>),
+}
+
+/// What is under way at the engines and the guard: one thing at a time.
+pub(super) enum UnderWay {
+    /// Services.
+    Batch(Vec<Item>),
+    /// The node's own rules, up to this change.
+    Node(Revision),
+    /// A read-back.
+    Check,
+    /// The end of the hold.
+    Release,
 }
 
 /// The one owner of change.
 pub struct Reconciler {
     pub(super) core: Arc<RwLock<Core>>,
+    /// The accepted state with what is being stored on top of it. Only what is stored reaches `core`, so that neither a
+    /// reader nor an engine ever sees what may still be taken back.
+    pub(super) ahead: Desired,
     asks: mpsc::Receiver<Ask>,
     pub(super) done: mpsc::UnboundedSender<Done>,
     done_queue: mpsc::UnboundedReceiver<Done>,
@@ -125,21 +142,22 @@ pub struct Reconciler {
     pub(super) lanes: Lanes,
     pub(super) clock: Clock,
     pub(super) settings: Settings,
+    /// Everything up to here came from the store.
+    pub(super) restored: Revision,
     /// Taken in and being stored.
-    pub(super) committing: Option<(Vec<Taken>, Mark)>,
+    pub(super) committing: Option<Committing>,
     /// To be programmed with the next batch.
     pub(super) due: BTreeSet<ServiceKey>,
-    /// Under way, and since when.
-    pub(super) applying: Option<(Vec<Item>, Instant)>,
+    pub(super) under_way: Option<UnderWay>,
+    pub(super) busy: Busy,
     /// The node itself is to be rendered anew, not before then.
     pub(super) node_due: Option<Instant>,
-    pub(super) setting_node: bool,
-    /// Programmed, with flows still to be forgotten.
-    pub(super) to_clean: (Vec<(ServiceKey, Revision)>, Vec<FlowFilter>),
-    pub(super) cleaning: bool,
-    pub(super) checking: bool,
-    pub(super) last_check: Instant,
-    pub(super) last_poll: Instant,
+    pub(super) cleaning: Cleaning,
+    pub(super) release: Release,
+    /// When the whole kernel is read again.
+    pub(super) check_due: Instant,
+    /// When the engines are asked again whether somebody else wrote to it.
+    pub(super) poll_due: Instant,
     pub(super) waiters: Waiters,
     /// When a change was accepted, for the latency histogram; only of services that are pending.
     pub(super) accepted_at: BTreeMap<ServiceKey, Instant>,
@@ -157,7 +175,7 @@ impl Reconciler {
     pub fn new(start: Start) -> (Control, Self) {
         let now = (start.clock)();
         let newest_session = start.desired.owners().map(|record| record.session).max().unwrap_or(0);
-        let holds = super::upkeep::holds_at_start(&start);
+        let holds = holds::at_start(&start);
         let keys: BTreeSet<ServiceKey> = start.desired.services().map(|service| service.key.clone()).collect();
         let revision = start.desired.revision();
         let mut tracks = Tracks::default();
@@ -165,8 +183,10 @@ impl Reconciler {
             let newest = service.revisions.newest();
             tracks.update(&service.key, |track| (track.wanted, track.pending_since) = (newest, Some(newest)));
         }
+        let ahead = start.desired.clone();
         let core = Core {
             tracks,
+            node_track: NodeTrack { wanted: revision, pending_since: Some(revision), failure: None },
             changes: Changes::new(revision),
             journal: Journal::new(start.settings.journal),
             node: Arc::new(Node {
@@ -196,9 +216,10 @@ impl Reconciler {
             changed: changed_out,
             tickets: Arc::new(AtomicU64::new(newest_session)),
         };
-        let at = Instant::now();
+        let (at, check_every) = (Instant::now(), start.settings.check_every);
         let reconciler = Self {
             core,
+            ahead,
             asks,
             done,
             done_queue,
@@ -207,16 +228,16 @@ impl Reconciler {
             lanes: start.lanes,
             clock: start.clock,
             settings: start.settings,
+            restored: revision,
             committing: None,
             due: keys,
-            applying: None,
+            under_way: None,
+            busy: Busy::default(),
             node_due: Some(at),
-            setting_node: false,
-            to_clean: (Vec::new(), Vec::new()),
-            cleaning: false,
-            checking: false,
-            last_check: at,
-            last_poll: at,
+            cleaning: Cleaning::default(),
+            release: Release::default(),
+            check_due: at + check_every,
+            poll_due: at,
             waiters: Waiters::default(),
             accepted_at: BTreeMap::new(),
             stopping: None,
@@ -244,28 +265,30 @@ impl Reconciler {
             tokio::select! {
                 biased;
                 Some(done) = self.done_queue.recv() => self.take_done(done)?,
+                _ = tick.tick() => self.upkeep(),
                 taken = self.asks.recv_many(&mut buffer, INTAKE), if self.committing.is_none() => {
                     if taken == 0 {
                         return Ok(());
                     }
                     self.take_asks(&mut buffer);
                 }
-                _ = tick.tick() => self.upkeep(),
             }
         }
     }
 
     fn start_what_can(&mut self) {
-        if self.applying.is_none() && !self.setting_node && !self.checking {
+        if self.under_way.is_none() {
             if self.node_due.is_some_and(|at| at <= Instant::now()) {
                 self.start_node();
+            } else if self.check_is_due() {
+                self.start_check();
             } else if !self.due.is_empty() {
                 self.start_batch();
+            } else if self.release_is_due() {
+                self.start_release();
             }
         }
-        if !self.cleaning && !(self.to_clean.0.is_empty() && self.to_clean.1.is_empty()) {
-            self.start_cleaning();
-        }
+        self.start_cleaning();
     }
 
     fn take_asks(&mut self, buffer: &mut Vec<Ask>) {
@@ -291,10 +314,10 @@ impl Reconciler {
         match done {
             Done::Committed(result) => self.committed(result?),
             Done::Applied(result) => self.applied(result?),
-            Done::NodeSet(node, result) => self.node_set(&node, result?),
-            Done::Cleaned(services, result) => self.cleaned(services, result?),
+            Done::NodeSet(result) => self.node_set(result?),
+            Done::Cleaned(walk, result) => self.cleaned(walk, result?),
             Done::Checked(result) => self.checked(result?),
-            Done::Released(reply, result) => self.released(reply, result?),
+            Done::Released(result) => self.released(result?),
             Done::Query(gone) => return gone.map_or(Ok(()), |gone| Err(gone.into())),
         }
         Ok(())
@@ -306,6 +329,10 @@ impl Reconciler {
         tokio::spawn(async move {
             let _ = done.send(work.await);
         });
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Core> {
+        self.core.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, Core> {
@@ -321,20 +348,9 @@ impl Reconciler {
         self.changed.send_modify(|count| *count += 1);
     }
 
-    /// Whether nothing is under way and nothing is due.
+    /// Whether everything that was due has been tried, and nothing is on its way.
     pub(super) fn idle(&self) -> bool {
-        self.applying.is_none()
-            && !self.setting_node
-            && self.node_due.is_none()
-            && self.due.is_empty()
-            && !self.cleaning
-            && self.to_clean.0.is_empty()
-            && self.to_clean.1.is_empty()
-    }
-
-    /// Whether strays may be removed now: nobody is waited for.
-    pub(super) fn may_release(&self) -> bool {
-        let core = self.core.read().unwrap_or_else(PoisonError::into_inner);
-        core.holds.iter().all(|hold| *hold == Hold::Starting)
+        let at_engines = matches!(self.under_way, Some(UnderWay::Batch(_) | UnderWay::Node(_)));
+        !at_engines && self.node_due.is_none() && self.due.is_empty() && self.cleaning.is_idle()
     }
 }

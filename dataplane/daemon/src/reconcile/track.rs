@@ -45,6 +45,8 @@ pub struct Track {
     pub programmed_at: Option<Millis>,
     /// What serves it.
     pub engine: Option<EngineKind>,
+    /// What may have objects of it: what serves it, and what an attempt to move it has touched.
+    pub touched: BTreeSet<EngineKind>,
     /// Still carries established flows after a switch.
     pub draining_engine: Option<EngineKind>,
     /// What runs.
@@ -71,6 +73,17 @@ impl Track {
             ServiceState::InForce
         }
     }
+}
+
+/// The way of the node's own rules (virtual ranges, local sources) into the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct NodeTrack {
+    /// The newest accepted change of them.
+    pub wanted: Revision,
+    /// The oldest accepted change that is not in force.
+    pub pending_since: Option<Revision>,
+    /// The last attempt failed; retried.
+    pub failure: Option<Problem>,
 }
 
 /// Tracks by service, with the order in which pending ones became so.
@@ -105,6 +118,11 @@ impl Tracks {
             }
         }
         result
+    }
+
+    /// This engine may have objects of the service from now on.
+    pub fn touch(&mut self, key: &ServiceKey, engine: EngineKind) {
+        self.by_key.entry(key.clone()).or_default().touched.insert(engine);
     }
 
     /// Forgets a service that is gone from the kernel.

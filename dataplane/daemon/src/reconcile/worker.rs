@@ -44,7 +44,7 @@ impl<R: ?Sized + 'static> Worker<R> {
         Ok(Self { jobs })
     }
 
-    /// The same as a task of the current runtime, for tests in virtual time: `pause` says how long a job lasted.
+    /// The same as a task of the current runtime, for tests in virtual time: `pause` says how long a job lasts.
     pub fn task(mut owned: Box<R>, mut pause: impl FnMut() -> Duration + Send + 'static) -> Self
     where
         R: Send,
@@ -52,11 +52,11 @@ impl<R: ?Sized + 'static> Worker<R> {
         let (jobs, mut queue) = mpsc::unbounded_channel::<Job<R>>();
         tokio::spawn(async move {
             while let Some(job) = queue.recv().await {
-                job(&mut owned);
-                let lasted = pause();
-                if !lasted.is_zero() {
-                    tokio::time::sleep(lasted).await;
+                let lasts = pause();
+                if !lasts.is_zero() {
+                    tokio::time::sleep(lasts).await;
                 }
+                job(&mut owned);
             }
         });
         Self { jobs }

@@ -198,9 +198,9 @@ impl<S: Steps> Runner<S> {
         let _ = self.run(&plan.make, stale).and_then(|()| self.run(&plan.finish, stale));
         // What is there and not wanted goes with the service's next `finish`.
         for key in keys.iter().filter(|key| !want.contains_key(*key)) {
-            if self.held.kernel(key).is_some() || self.unsure.contains(key) {
+            let there = self.held.kernel(key).is_some() || self.unsure.contains(key);
+            if there && self.retiring.entry(service.clone()).or_default().insert(key.clone()) {
                 self.held.retire_again(key);
-                self.retiring.entry(service.clone()).or_default().insert(key.clone());
             }
         }
     }

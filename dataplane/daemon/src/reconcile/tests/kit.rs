@@ -1,0 +1,434 @@
+//! A node under test: fake engines and guard on one kernel, a store that fails on demand, and virtual time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use vipd_engine::chaos::{Chaos, ChaosEngine, Mischief};
+use vipd_engine::fake::{FakeEngine, FakeGuard, FakeKernel};
+use vipd_engine::{Assignments, Engine as _, FlowFilter, GuardInput, Runner, Steps};
+use vipd_model::feature::{Ability, Engines};
+use vipd_model::{
+    Actor, Algorithm, Command, Contest, Definition, Delta, Desired, Endpoint, EngineKind, Feature, Frontend, Limits,
+    Millis, Mode, Operation, Problem, Protocol, Request, Revision, Scheduler, ServiceKey, Wait,
+};
+
+use crate::reconcile::run::Fatal;
+use crate::reconcile::{
+    Accepted, Balancer, CallError, Cleaner, Control, Core, GuardLane, Lanes, Persist, PersistError, Reconciler,
+    ServiceState, Settings, Start, Target, Worker,
+};
+
+/// The instant at which every test begins.
+const BEGIN: Millis = Millis(1_000_000_000);
+
+/// What a node starts from.
+pub(super) struct Setup {
+    pub(super) engines: Vec<EngineKind>,
+    pub(super) abilities: BTreeMap<EngineKind, Ability>,
+    pub(super) kernel: FakeKernel,
+    pub(super) store: TestStore,
+    pub(super) desired: Option<Desired>,
+    pub(super) known: bool,
+    pub(super) settings: Settings,
+    /// Wrapped around every engine and the guard.
+    pub(super) chaos: Chaos,
+    /// How long a job at an engine lasts, in microseconds.
+    pub(super) pace: Pace,
+    pub(super) store_problem: Option<Problem>,
+    /// Hold the order of captures and balancers at every step; not where somebody else writes to the kernel too.
+    pub(super) watch_order: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self {
+            engines: vec![EngineKind::Userspace, EngineKind::Nftables],
+            abilities: BTreeMap::new(),
+            kernel: FakeKernel::default(),
+            store: TestStore::default(),
+            desired: None,
+            known: true,
+            settings: Settings::default(),
+            chaos: Chaos::new(1, Mischief::default()),
+            pace: Pace::default(),
+            store_problem: None,
+            watch_order: true,
+        }
+    }
+}
+
+/// A number that tests change while workers read it.
+#[derive(Clone, Default)]
+pub(super) struct Pace(Arc<AtomicU64>);
+
+impl Pace {
+    pub(super) fn set(&self, lasts: Duration) {
+        self.0.store(u64::try_from(lasts.as_micros()).unwrap(), Ordering::Relaxed);
+    }
+
+    pub(super) fn of(lasts: Duration) -> Self {
+        let pace = Self::default();
+        pace.set(lasts);
+        pace
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// A store in memory.
+#[derive(Clone, Default)]
+pub(super) struct TestStore(Arc<Mutex<Stored>>);
+
+#[derive(Default)]
+struct Stored {
+    commits: u64,
+    deltas: Vec<Arc<Delta>>,
+    failing: Option<PersistError>,
+}
+
+impl TestStore {
+    pub(super) fn commits(&self) -> u64 {
+        self.0.lock().unwrap().commits
+    }
+
+    pub(super) fn deltas(&self) -> Vec<Arc<Delta>> {
+        self.0.lock().unwrap().deltas.clone()
+    }
+
+    pub(super) fn fail(&self, failing: bool, read_only: bool) {
+        let error = PersistError { message: "disk full (test)".to_owned(), read_only };
+        self.0.lock().unwrap().failing = failing.then_some(error);
+    }
+}
+
+impl Persist for TestStore {
+    fn commit(&mut self, deltas: &[Arc<Delta>]) -> Result<(), PersistError> {
+        let mut stored = self.0.lock().unwrap();
+        if let Some(error) = &stored.failing {
+            return Err(error.clone());
+        }
+        stored.commits += 1;
+        stored.deltas.extend(deltas.iter().cloned());
+        Ok(())
+    }
+}
+
+/// Counts the walks and what they were to forget; fails on demand.
+#[derive(Clone, Default)]
+pub(super) struct TestCleaner(Arc<Mutex<(Vec<Vec<FlowFilter>>, bool)>>);
+
+impl TestCleaner {
+    pub(super) fn walks(&self) -> Vec<Vec<FlowFilter>> {
+        self.0.lock().unwrap().0.clone()
+    }
+
+    pub(super) fn fail(&self, failing: bool) {
+        self.0.lock().unwrap().1 = failing;
+    }
+}
+
+impl Cleaner for TestCleaner {
+    fn clean(&mut self, filters: &[FlowFilter]) -> Result<(), String> {
+        let mut state = self.0.lock().unwrap();
+        if state.1 {
+            return Err("conntrack: test".to_owned());
+        }
+        state.0.push(filters.to_vec());
+        Ok(())
+    }
+}
+
+/// A running node.
+pub(super) struct Node {
+    pub(super) control: Control,
+    pub(super) kernel: FakeKernel,
+    pub(super) store: TestStore,
+    pub(super) chaos: Chaos,
+    pub(super) pace: Pace,
+    /// Of the walk that forgets flows.
+    pub(super) cleaning_pace: Pace,
+    pub(super) cleaner: TestCleaner,
+    pub(super) lanes: Lanes,
+    began: Instant,
+    violations: Arc<Mutex<Vec<String>>>,
+    pub(super) run: JoinHandle<Result<(), Fatal>>,
+}
+
+/// What every engine can do, in the configured order.
+pub(super) fn engines(order: &[EngineKind], abilities: &BTreeMap<EngineKind, Ability>) -> Engines {
+    let all = order.iter().map(|kind| (*kind, FakeEngine::new(*kind, FakeKernel::default()).ability()));
+    let mut engines = Engines { abilities: all.collect(), order: order.to_vec(), default_reason: "test".to_owned() };
+    engines.abilities.extend(abilities.clone());
+    engines
+}
+
+/// An ability without some features and algorithms.
+pub(super) fn lacking(features: &[Feature], algorithms: &[Algorithm]) -> Ability {
+    let mut ability = FakeEngine::new(EngineKind::Userspace, FakeKernel::default()).ability();
+    ability.features.retain(|feature| !features.contains(feature));
+    ability.algorithms.retain(|algorithm| !algorithms.contains(algorithm));
+    ability
+}
+
+impl Node {
+    pub(super) async fn new() -> Self {
+        Self::start(Setup::default()).await
+    }
+
+    /// Starts it and lets it become ready.
+    pub(super) async fn start(setup: Setup) -> Self {
+        let node = Self::launch(setup);
+        node.settle().await;
+        node
+    }
+
+    pub(super) fn launch(setup: Setup) -> Self {
+        let began = Instant::now();
+        let violations = Arc::default();
+        if setup.watch_order {
+            watch_order(&setup.kernel, &violations);
+        }
+        let (cleaner, cleaning_pace) = (TestCleaner::default(), Pace::default());
+        let engines = engines(&setup.engines, &setup.abilities);
+        let pause = |pace: &Pace| {
+            let pace = pace.clone();
+            move || pace.get()
+        };
+        let mut lanes = Lanes::default();
+        for kind in &setup.engines {
+            let engine = FakeEngine::new(*kind, setup.kernel.clone());
+            let engine = ChaosEngine::new(engine, setup.chaos.clone());
+            let balancer: Box<dyn Balancer> = Box::new(Runner::start(engine).unwrap());
+            lanes.balancers.insert(*kind, Worker::task(balancer, pause(&setup.pace)));
+        }
+        let guard = ChaosEngine::new(FakeGuard::new(setup.kernel.clone()), setup.chaos.clone());
+        let guard: Box<dyn GuardLane> = Box::new(Runner::start(guard).unwrap());
+        lanes.guard = Some(Worker::task(guard, pause(&setup.pace)));
+        let boxed: Box<dyn Cleaner> = Box::new(cleaner.clone());
+        lanes.cleaner = Some(Worker::task(boxed, pause(&cleaning_pace)));
+        let store: Box<dyn Persist> = Box::new(setup.store.clone());
+        let start = Start {
+            desired: setup.desired.unwrap_or_else(|| Desired::new(engines, Limits::default())),
+            epoch: "epoch".to_owned(),
+            known: setup.known,
+            persist: Worker::task(store, || Duration::ZERO),
+            store_problem: setup.store_problem,
+            lanes: lanes.clone(),
+            kernel_objects: setup.kernel.objects().len() as u64,
+            addresses: Vec::new(),
+            findings: Vec::new(),
+            clock: Arc::new(move || Millis(BEGIN.0 + u64::try_from(began.elapsed().as_millis()).unwrap())),
+            settings: setup.settings,
+        };
+        let (control, reconciler) = Reconciler::new(start);
+        let run = tokio::spawn(reconciler.run());
+        Self {
+            control,
+            kernel: setup.kernel,
+            store: setup.store,
+            chaos: setup.chaos,
+            pace: setup.pace,
+            cleaning_pace,
+            cleaner,
+            lanes,
+            began,
+            violations,
+            run,
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) async fn pass(&self, time: Duration) {
+        tokio::time::sleep(time).await;
+    }
+
+    /// Until the node is ready, and the tick after that.
+    pub(super) async fn settle(&self) {
+        while !self.read(|core| core.ready) {
+            self.pass(Duration::from_millis(50)).await;
+        }
+        self.pass(Duration::from_millis(150)).await;
+    }
+
+    pub(super) fn read<T>(&self, look: impl FnOnce(&Core) -> T) -> T {
+        self.control.read(look)
+    }
+
+    pub(super) fn now(&self) -> Millis {
+        Millis(BEGIN.0 + u64::try_from(self.began.elapsed().as_millis()).unwrap())
+    }
+
+    pub(super) fn command(&self, request: Request) -> Command {
+        let actor = Actor { name: "test".to_owned() };
+        Command { actor, at: self.now(), session: 0, note: String::new(), request }
+    }
+
+    pub(super) async fn call(&self, request: Request) -> Result<Accepted, CallError> {
+        self.control.submit(self.command(request), Wait::Programmed).await
+    }
+
+    pub(super) async fn accepted(&self, request: Request) -> Result<Accepted, CallError> {
+        self.control.submit(self.command(request), Wait::Accepted).await
+    }
+
+    pub(super) async fn one(&self, operation: Operation) -> Result<Accepted, CallError> {
+        self.call(Request::One(operation)).await
+    }
+
+    pub(super) async fn apply(&self, operations: Vec<Operation>) -> Result<Accepted, CallError> {
+        self.call(Request::Apply { operations, mode: Mode::Atomic }).await
+    }
+
+    /// A call on its way.
+    pub(super) fn begin(&self, request: Request) -> JoinHandle<Result<Accepted, CallError>> {
+        let (control, command) = (self.control.clone(), self.command(request));
+        tokio::spawn(async move { control.submit(command, Wait::Programmed).await })
+    }
+
+    pub(super) fn state(&self, name: &str) -> ServiceState {
+        self.read(|core| core.status(core.desired.service(&key(name)).unwrap()).state)
+    }
+
+    pub(super) fn engine(&self, name: &str) -> Option<EngineKind> {
+        self.read(|core| core.status(core.desired.service(&key(name)).unwrap()).engine)
+    }
+
+    /// What the kernel is to have for the accepted state.
+    pub(super) fn expected(&self) -> BTreeMap<String, String> {
+        self.read(expected)
+    }
+
+    /// Kernel, model and books agree, nobody waits, and captures were never without their balancer.
+    pub(super) fn assert_settled(&self) {
+        assert_eq!(self.kernel.objects(), self.expected());
+        self.read(|core| assert_eq!(core.programmed_revision(), core.desired.revision()));
+        assert_eq!(*self.violations.lock().unwrap(), Vec::<String>::new());
+    }
+}
+
+/// What the kernel is to have for a state, rendered anew.
+pub(super) fn expected(core: &Core) -> BTreeMap<String, String> {
+    let kernel = FakeKernel::default();
+    let mut numbers = Assignments::default();
+    let guard = FakeGuard::new(kernel.clone());
+    let mut objects = guard.render_node(&core.node, &mut numbers);
+    for kind in core.desired.engines().abilities.iter().filter(|(_, ability)| ability.usable).map(|(kind, _)| *kind) {
+        objects.extend(FakeEngine::new(kind, kernel.clone()).render_node(&core.node, &mut numbers));
+    }
+    for service in core.desired.services() {
+        if core.withdrawn(&service.key).is_some() {
+            continue;
+        }
+        let (selected, _) = core.selected(service).unwrap();
+        let engine = FakeEngine::new(selected.engine, kernel.clone());
+        objects.extend(engine.render(&core.node, &selected, &mut numbers).unwrap());
+        let entries = engine.guard(&core.node, &selected, &numbers);
+        let input = GuardInput { key: service.key.clone(), entries };
+        objects.extend(guard.render(&core.node, &input, &mut numbers).unwrap());
+    }
+    objects
+}
+
+/// A capture exists only while the balancer that it leads to has the frontend.
+fn watch_order(kernel: &FakeKernel, violations: &Arc<Mutex<Vec<String>>>) {
+    let violations = Arc::clone(violations);
+    kernel.on_commit(move |objects| {
+        for (name, value) in objects {
+            let Some(spot) = name.strip_prefix("guard capture ") else { continue };
+            let kind = EngineKind::ALL.into_iter().find(|kind| *value == format!("port {}", FakeEngine::port(*kind)));
+            let balancer = format!("{} frontend {spot}", kind.unwrap());
+            if !objects.contains_key(&balancer) {
+                violations.lock().unwrap().push(format!("{name} leads nowhere: no {balancer}"));
+            }
+        }
+    });
+}
+
+pub(super) fn key(name: &str) -> ServiceKey {
+    ServiceKey::new("ops", name).unwrap()
+}
+
+pub(super) fn vip(n: u8) -> Frontend {
+    Frontend::vip(IpAddr::from([10, 96, 0, n]), 80)
+}
+
+pub(super) fn serving(vips: &[u8]) -> Definition {
+    Definition { frontends: vips.iter().map(|n| vip(*n)).collect(), ..Definition::default() }
+}
+
+pub(super) fn upsert_as(key: ServiceKey, definition: Definition) -> Operation {
+    Operation::UpsertService { key, definition: Arc::new(definition), scheduler: None, expected: None }
+}
+
+pub(super) fn upsert(name: &str, vips: &[u8]) -> Operation {
+    upsert_as(key(name), serving(vips))
+}
+
+pub(super) fn upsert_udp(name: &str, vips: &[u8]) -> Operation {
+    upsert_as(key(name), Definition { protocol: Protocol::Udp, ..serving(vips) })
+}
+
+/// One that waits for frontends that others hold.
+pub(super) fn upsert_waiting(name: &str, vips: &[u8], precedence: u64) -> Operation {
+    upsert_as(key(name), Definition { on_contest: Contest::Wait, precedence, ..serving(vips) })
+}
+
+pub(super) fn endpoints(hosts: &[u8]) -> Vec<Endpoint> {
+    hosts.iter().map(|n| Endpoint::new(IpAddr::from([10, 1, 0, *n]), 8080)).collect()
+}
+
+pub(super) fn set(name: &str, hosts: &[u8]) -> Operation {
+    Operation::SetEndpoints { key: key(name), endpoints: endpoints(hosts), expected: None }
+}
+
+pub(super) fn schedule(name: &str, algorithm: Algorithm) -> Operation {
+    let scheduler = Scheduler { algorithm, ..Scheduler::default() };
+    Operation::SetScheduler { key: key(name), scheduler, expected: None }
+}
+
+pub(super) fn delete(name: &str) -> Operation {
+    Operation::DeleteService { key: key(name), expected: None }
+}
+
+/// The services that a call failed for.
+pub(super) fn not_programmed(result: Result<Accepted, CallError>) -> BTreeSet<String> {
+    match result {
+        Err(CallError::NotProgrammed { problems, .. }) => {
+            let names = problems.into_iter().map(|(target, _)| match target {
+                Target::Service(key) => key.name.to_string(),
+                Target::Node => "node".to_owned(),
+            });
+            names.collect()
+        }
+        other => panic!("expected NotProgrammed, got {other:?}"),
+    }
+}
+
+/// A state with so many services of two endpoints each.
+pub(super) fn declared(services: u32) -> Desired {
+    let mut desired = Desired::new(engines(&Setup::default().engines, &BTreeMap::new()), Limits::default());
+    for n in 0..services {
+        let name = format!("s{n}");
+        let [_, b, c, d] = n.to_be_bytes();
+        let definition = Definition {
+            frontends: vec![Frontend::vip(IpAddr::from([100, b | 64, c, d]), 80)],
+            ..Definition::default()
+        };
+        let operations = vec![upsert_as(key(&name), definition), set(&name, &[1, 2])];
+        let request = Request::Apply { operations, mode: Mode::Atomic };
+        let command = Command { actor: Actor::default(), at: BEGIN, session: 0, note: String::new(), request };
+        desired.dispatch(&command).unwrap();
+    }
+    desired
+}
+
+pub(super) fn revision(result: &Result<Accepted, CallError>) -> Revision {
+    result.as_ref().unwrap().delta.revision
+}

@@ -1,0 +1,64 @@
+//! Plan and Verify.
+
+use vipd_model::{EngineKind, ProblemCode};
+
+use super::kit::*;
+use crate::reconcile::lanes::Action;
+
+#[tokio::test(start_paused = true)]
+async fn plan_tells_what_then_happens_and_changes_nothing() {
+    let node = Node::new().await;
+    node.apply(vec![upsert("web", &[1]), set("web", &[1, 2])]).await.unwrap();
+    let before = (node.kernel.objects(), node.kernel.messages(), node.store.commits());
+    let operations = || vec![set("web", &[2, 3]), upsert("new", &[2])];
+    let planned = node.control.plan(operations(), None).await.unwrap();
+    assert_eq!((node.kernel.objects(), node.kernel.messages(), node.store.commits()), before);
+    assert_eq!(node.read(|core| core.desired.revision().0), 1);
+    let mut printed: Vec<_> = planned.changes.iter().map(|change| (change.action, change.object.as_str())).collect();
+    printed.sort_by_key(|(_, object)| *object);
+    assert_eq!(
+        printed,
+        [
+            (Action::Add, "guard refuse 10.96.0.2 . tcp . 80 reject"),
+            (Action::Remove, "userspace endpoint ops/web all4 10.1.0.1:8080 tcp weight 1"),
+            (Action::Add, "userspace endpoint ops/web all4 10.1.0.3:8080 tcp weight 1"),
+            (Action::Add, "userspace frontend 10.96.0.2 . tcp . 80 ops/new Rr inside reject outside reject"),
+        ]
+    );
+    let messages = node.kernel.messages();
+    node.apply(operations()).await.unwrap();
+    assert_eq!(node.kernel.messages() - messages, planned.changes.len() as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_of_a_removal_and_of_a_refused_operation() {
+    let node = Node::new().await;
+    node.apply(vec![upsert("web", &[1]), set("web", &[1])]).await.unwrap();
+    let planned = node.control.plan(vec![delete("web"), set("nobody", &[1])], None).await.unwrap();
+    assert!(planned.changes.iter().all(|change| change.action == Action::Remove));
+    assert_eq!(planned.changes.len(), 3, "{planned:?}");
+    assert_eq!(planned.refused[0].problems[0].code, ProblemCode::NoSuchService);
+}
+
+#[tokio::test(start_paused = true)]
+async fn plan_of_another_default_engine() {
+    let node = Node::new().await;
+    node.apply(vec![upsert("web", &[1]), set("web", &[1])]).await.unwrap();
+    let planned = node.control.plan(Vec::new(), Some(EngineKind::Nftables)).await.unwrap();
+    let count = |action| planned.changes.iter().filter(|change| change.action == action).count();
+    assert_eq!((count(Action::Add), count(Action::Remove)), (2, 3), "nftables needs no capture: {planned:?}");
+    assert_eq!(node.engine("web"), Some(EngineKind::Userspace));
+    node.assert_settled();
+}
+
+#[tokio::test(start_paused = true)]
+async fn verify_finds_drift_of_all_and_of_one() {
+    let node = Node::start(Setup { watch_order: false, ..Setup::default() }).await;
+    node.apply(vec![upsert("a", &[1]), set("a", &[1]), upsert("b", &[2]), set("b", &[1])]).await.unwrap();
+    let verified = node.control.verify(None).await.unwrap();
+    assert_eq!((verified.drift.len(), verified.objects), (0, 6));
+    node.kernel.remove_behind_us(|name| name.contains("endpoint ops/a "));
+    assert_eq!(node.control.verify(Some(key("a"))).await.unwrap().drift.len(), 1);
+    assert_eq!(node.control.verify(Some(key("b"))).await.unwrap().drift.len(), 0);
+    assert_eq!(node.control.verify(None).await.unwrap().drift.len(), 1);
+}
