@@ -5,6 +5,8 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod daemon;
+pub mod health;
+pub mod http;
 pub mod logging;
 pub mod metrics;
 pub mod node;

@@ -77,9 +77,10 @@ impl Reconciler {
     }
 
     /// The rules are in.
-    fn record(&self, item: &Item) {
+    fn record(&mut self, item: &Item) {
         let now = self.now();
-        let mut core = self.write();
+        let mut core = self.core.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let health = self.health_ports.update(&item.key, item.service.as_deref(), &core.node);
         core.figures.programmed += 1;
         let moved = core.tracks.update(&item.key, |track| {
             track.failure = None;
@@ -87,6 +88,7 @@ impl Reconciler {
             track.programmed_at = Some(now);
             track.notes.clone_from(&item.notes);
             track.withdrawn.clone_from(&item.withdrawn);
+            track.health_port = health.err().map(|problem| Problem { since: Some(now), ..problem });
             track.algorithm = item.to.as_ref().map(|selected| selected.algorithm);
             let engine = item.to.as_ref().map(|selected| selected.engine);
             track.touched = engine.into_iter().collect();
@@ -243,6 +245,9 @@ pub(super) fn that_depend_on_the_node(core: &Core) -> BTreeSet<ServiceKey> {
         let inside_matters = frontend.scope == Scope::External && frontend.policy == Policy::Local;
         inside_matters || matches!(frontend.at, At::NodePort(_))
     };
-    let depend = |service: &vipd_model::Service| service.definition.frontends.iter().any(depends);
+    // A health port listens on the node's addresses too.
+    let depend = |service: &vipd_model::Service| {
+        service.definition.health_port != 0 || service.definition.frontends.iter().any(depends)
+    };
     core.desired.services().filter(|service| depend(service)).map(|service| service.key.clone()).collect()
 }

@@ -197,6 +197,7 @@ impl Core {
         let mut problems = track.notes.clone();
         problems.extend(track.failure.as_ref().map(|failure| failure.problem.clone()));
         problems.extend(track.withdrawn.clone());
+        problems.extend(track.health_port.clone());
         problems.extend(self.contest_problems(service));
         if track.withdrawn.is_none()
             && self.expired.contains(&service.key.owner)

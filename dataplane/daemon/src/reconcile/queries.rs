@@ -122,7 +122,9 @@ async fn dry_run(lanes: &Lanes, work: Work, mut refused: Vec<Refused>) -> Result
         let selected: Vec<Selected> = batch.iter().filter_map(|(_, selected)| selected.clone()).collect();
         // One that moves is asked of the guard by its new engine.
         let leaves = batch.iter().filter(|(_, selected)| selected.is_none());
-        leaves.for_each(|(key, _)| drop(guard_batch.entry(key.clone()).or_insert(None)));
+        leaves.for_each(|(key, _)| {
+            guard_batch.entry(key.clone()).or_insert(None);
+        });
         let ((made, outcomes), inputs) =
             worker.call(move |balancer| (balancer.dry_run(batch), balancer.guard(&selected))).await?;
         changes.extend(made);

@@ -25,6 +25,7 @@ use super::program::{Item, Lanes, Programmed};
 use super::track::{NodeTrack, Tracks};
 use super::waiters::Waiters;
 use super::worker::{Gone, Worker};
+use crate::health::HealthPorts;
 
 /// Knobs, with the defaults of the configuration.
 #[derive(Clone, Debug)]
@@ -159,6 +160,8 @@ pub struct Reconciler {
     /// When the engines are asked again whether somebody else wrote to it.
     pub(super) poll_due: Instant,
     pub(super) waiters: Waiters,
+    pub(super) health_ports: HealthPorts,
+    pub(super) last_health_retry: Instant,
     /// When a change was accepted, for the latency histogram; only of services that are pending.
     pub(super) accepted_at: BTreeMap<ServiceKey, Instant>,
     stopping: Option<oneshot::Sender<()>>,
@@ -217,6 +220,7 @@ impl Reconciler {
             tickets: Arc::new(AtomicU64::new(newest_session)),
         };
         let (at, check_every) = (Instant::now(), start.settings.check_every);
+        let health_core = Arc::clone(&core);
         let reconciler = Self {
             core,
             ahead,
@@ -239,6 +243,8 @@ impl Reconciler {
             check_due: at + check_every,
             poll_due: at,
             waiters: Waiters::default(),
+            health_ports: HealthPorts::new(health_core),
+            last_health_retry: at,
             accepted_at: BTreeMap::new(),
             stopping: None,
         };

@@ -57,6 +57,8 @@ pub struct Track {
     pub failure: Option<Failure>,
     /// Why it is deliberately not served.
     pub withdrawn: Option<Problem>,
+    /// Its health port does not answer.
+    pub health_port: Option<Problem>,
 }
 
 impl Track {

@@ -14,6 +14,7 @@ impl Reconciler {
     /// Every 50 ms.
     pub(super) fn upkeep(&mut self) {
         self.retry();
+        self.retry_health_ports(Instant::now());
         self.leases();
         self.stall();
         self.waiters.forget_gone();
@@ -40,6 +41,25 @@ impl Reconciler {
             failure.is_some_and(|failure| failure.retry_at <= now)
         };
         self.due.extend(core.tracks.failed().iter().filter(due).cloned());
+    }
+
+    /// A port that another program had may be free by now.
+    fn retry_health_ports(&mut self, now: Instant) {
+        if now.duration_since(self.last_health_retry) < self.settings.retry_first {
+            return;
+        }
+        self.last_health_retry = now;
+        let mut core = self.core.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for key in self.health_ports.failed() {
+            let service = core.desired.service(&key).cloned();
+            let outcome = self.health_ports.update(&key, service.as_deref(), &core.node);
+            let Err(problem) = outcome else {
+                core.tracks.update(&key, |track| track.health_port = None);
+                core.changes.touch_status(&key);
+                continue;
+            };
+            tracing::debug!(service = %key, problem = %problem.message, "health port");
+        }
     }
 
     fn leases(&mut self) {
