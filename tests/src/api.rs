@@ -7,10 +7,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use tokio::runtime::{Builder, Runtime};
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint as Transport};
+use tonic::transport::Channel;
+use vipd_client::{Client, Target};
 use vipd_proto::v1::dataplane_client::DataplaneClient;
 use vipd_proto::v1::node_client::NodeClient;
 use vipd_proto::v1::operation::Operation as Op;
@@ -26,8 +27,7 @@ use vipd_proto::v1::{
 #[derive(Clone, Debug)]
 pub struct Api {
     runtime: Arc<Runtime>,
-    dataplane: DataplaneClient<Channel>,
-    node: NodeClient<Channel>,
+    client: Client,
 }
 
 /// What a call answers: the generated reply, or the gRPC status as the caller sees it.
@@ -40,14 +40,8 @@ impl Api {
     /// When nobody listens there.
     pub fn connect(socket: &Path) -> Result<Self> {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-        let transport = Transport::from_shared(format!("unix://{}", socket.display()))?;
-        let channel = runtime.block_on(transport.connect()).with_context(|| format!("{}", socket.display()))?;
-        let most = 16 << 20;
-        Ok(Self {
-            runtime: Arc::new(runtime),
-            dataplane: DataplaneClient::new(channel.clone()).max_encoding_message_size(most),
-            node: NodeClient::new(channel),
-        })
+        let client = runtime.block_on(Client::connect(&Target::Unix(socket.to_owned())))?;
+        Ok(Self { runtime: Arc::new(runtime), client })
     }
 
     /// Waits for a future of the generated clients: for calls that have no method here.
@@ -58,13 +52,13 @@ impl Api {
     /// The generated client of `vipd.v1.Dataplane`.
     #[must_use]
     pub fn dataplane(&self) -> DataplaneClient<Channel> {
-        self.dataplane.clone()
+        self.client.dataplane()
     }
 
     /// The generated client of `vipd.v1.Node`.
     #[must_use]
     pub fn node(&self) -> NodeClient<Channel> {
-        self.node.clone()
+        self.client.node()
     }
 
     /// `GetInfo`.

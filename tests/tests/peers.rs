@@ -1,5 +1,6 @@
-//! Clients that others wrote, doing what `docs/api.md` shows: its `grpcurl` commands and its Python program are run as
-//! they stand there, in order, and every line of the output that it shows must come.
+//! Clients of a real vipd. Those that others wrote do what `docs/api.md` shows: its `grpcurl` commands and its Python
+//! program are run as they stand there, in order, and every line of the output that it shows must come. Ours comes by
+//! mutual TLS.
 //!
 //! The hosts that the guide talks of are the lab's, so what it declares can be asked with real traffic.
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use vipd_tests::lab::{Daemon, Family, Lab, vip};
+use vipd_tests::lab::{Daemon, Family, Lab, vip, vipd_binary};
 use vipd_tests::rings;
 use vipd_tests::runner::{self, Selection, Trial};
 use vipd_tests::traffic::{Client, Proto, Server};
@@ -26,7 +27,9 @@ fn main() -> ExitCode {
             Some(_) => conclude("the_guide_by_python", by_python),
             None => rings::skip("peers: no Python with grpcio, grpcio-tools and grpcio-status: run tests/peers.sh"),
         };
-        Ok(if by_grpcurl == ExitCode::SUCCESS { by_python } else { by_grpcurl })
+        let by_tls = conclude("vipctl_by_mutual_tls", by_mutual_tls);
+        let ends = [by_grpcurl, by_python, by_tls];
+        Ok(ends.into_iter().find(|&end| end != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
     })
 }
 
@@ -147,4 +150,37 @@ fn by_python() -> Result<()> {
 
     let web: (IpAddr, u16) = (vip(Family::V4, 10), 80);
     Client::new(&lab.client, Proto::Tcp).ask_many(40, web)?.is_drawn_from(&[("b1", 1.0), ("b2", 3.0)])
+}
+
+/// The certificate's name is the caller, and a certificate of somebody else's authority is nobody.
+fn by_mutual_tls() -> Result<()> {
+    const SERVER: &str = "127.0.0.1:9463";
+    let files = root().canonicalize()?.join("dataplane/daemon/tests/api/tls");
+    let lab = Lab::new()?;
+    let config = lab.dir().join("vipd.toml");
+    let file = |name: &str| files.join(name).display().to_string();
+    let (certificate, key, ca) = (file("server.crt"), file("server.key"), file("ca.crt"));
+    let who = "san:spiffe://example.org/vipd-k8s";
+    fs::write(
+        &config,
+        format!(
+            "listen = {SERVER:?}\ntls-cert = {certificate:?}\ntls-key = {key:?}\ntls-client-ca = {ca:?}\n\
+             [[access]]\nwho = {who:?}\ndefault-owner = \"k8s\"\n"
+        ),
+    )?;
+    let _daemon = Daemon::start(&lab, "userspace", &["--config", &config.display().to_string()])?;
+    let vipctl = |name: &str, words: &[&str]| {
+        let mut command = Command::new("timeout");
+        command.arg("20").arg(vipd_binary()?.with_file_name("vipctl"));
+        command.args(["--server", SERVER, "--tls-ca", &ca]);
+        command.args(["--tls-cert", &file(&format!("{name}.crt")), "--tls-key", &file(&format!("{name}.key"))]);
+        output(&lab, command.args(words))
+    };
+    let set = vipctl("client", &["owner", "set", "k8s", "--node-draining", "true"])?;
+    ensure!(set.contains("in force"), "{set}");
+    let journal = vipctl("client", &["events"])?;
+    ensure!(journal.contains("spiffe://example.org/vipd-k8s"), "the journal names nobody: {journal}");
+    let stranger = vipctl("stranger", &["get"]).err().context("a stranger was let in")?.to_string();
+    ensure!(stranger.starts_with("exit status: 3"), "{stranger}");
+    Ok(())
 }

@@ -9,6 +9,7 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use vipd_proto::v1::dataplane_client::DataplaneClient;
 use vipd_proto::v1::node_client::NodeClient;
 
+use crate::error::innermost;
 use crate::target::{Target, Tls};
 
 /// The authority of every call over a unix socket. Many servers, tonic's among them, reset a stream whose authority is
@@ -51,15 +52,6 @@ pub enum ConnectError {
         /// What the transport says.
         source: tonic::transport::Error,
     },
-}
-
-/// The cause at the bottom; what lies above it only says "transport error".
-fn innermost(error: &tonic::transport::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }
 
 /// A connection to one vipd. Cheap to clone; calls of all clones share the connection and run side by side.

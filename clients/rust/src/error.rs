@@ -1,5 +1,6 @@
 //! What vipd answers when it does not answer OK.
 
+use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
@@ -80,7 +81,7 @@ impl fmt::Display for CallError {
     }
 }
 
-impl std::error::Error for CallError {}
+impl Error for CallError {}
 
 impl From<Status> for CallError {
     fn from(status: Status) -> Self {
@@ -96,8 +97,24 @@ impl From<Status> for CallError {
             }));
         }
         let retry_after = status.get_details_retry_info().and_then(|info| info.retry_delay);
-        Self { code: status.code(), message: status.message().to_owned(), problems, retry_after }
+        let (mut code, mut message) = (status.code(), status.message().to_owned());
+        // A cause means that this status was made here, of a connection that broke: vipd sends none. tonic calls some of
+        // those Unknown, such as a TLS alert after the handshake.
+        if let Some(cause) = status.source() {
+            code = if code == Code::Unknown { Code::Unavailable } else { code };
+            message = format!("{message}: {}", innermost(cause));
+        }
+        Self { code, message, problems, retry_after }
     }
+}
+
+/// The cause at the bottom; what lies above it only says "transport error".
+pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 /// The `vipd.v1.Problem`s among the details, which travel as a `google.rpc.Status`.
@@ -145,6 +162,13 @@ mod tests {
     fn accepted_but_not_in_force_is_no_refusal_and_no_silence() {
         let error = CallError::from(with_details(Code::Unavailable, &[problem(problem::Code::NotProgrammed, "")]));
         assert!(error.is_accepted() && error.may_repeat() && !error.is_unanswered());
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_silence_too() {
+        let broken = std::io::Error::other("received fatal alert: UnknownCA");
+        let error = CallError::from(Status::from_error(Box::new(broken)));
+        assert!(error.is_unanswered() && error.message().ends_with("UnknownCA"), "{error:?}");
     }
 
     #[test]

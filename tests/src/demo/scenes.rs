@@ -133,7 +133,7 @@ pub(super) fn explain(stage: &Stage) -> Result<()> {
     say("Why does a packet go where it goes?");
     let (to, port) = Stage::web(Family::V4);
     let from = stage.lab.client.address(Family::V4);
-    let text = stage.vipctl(&format!("explain {from} {to}:{port}"), "")?;
+    let text = stage.vipctl(&format!("explain {from} {to}:{port} --interface client"), "")?;
     ensure!(text.contains("DRAINING"), "explain does not say why the draining endpoint is out");
     Ok(())
 }

@@ -27,20 +27,24 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) connection: Connection,
     /// How replies look.
-    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    #[arg(short, long, global = true, value_enum, default_value_t, value_name = "FORMAT", help_heading = EVERYWHERE)]
     pub(crate) output: Format,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
+/// Options that every command has stand apart from its own.
+const EVERYWHERE: &str = "Options of every command";
+
 /// Which vipd, and how long to wait for it.
 #[derive(Args, Debug)]
+#[command(next_help_heading = EVERYWHERE)]
 pub(crate) struct Connection {
     /// The unix socket of vipd [default: /run/vipd/vipd.sock; without root $XDG_RUNTIME_DIR/vipd/vipd.sock]
     #[arg(long, global = true, env = "VIPD_SOCKET", value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// A vipd on another machine, HOST:PORT, by mutual TLS; or http://127.0.0.1:PORT
-    #[arg(long, global = true, value_name = "ADDRESS", conflicts_with = "socket")]
+    /// Instead of the socket: a vipd on another machine, HOST:PORT, by mutual TLS; or http://127.0.0.1:PORT
+    #[arg(long, global = true, value_name = "ADDRESS")]
     pub(crate) server: Option<String>,
     /// Our certificate (PEM)
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
