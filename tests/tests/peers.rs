@@ -28,7 +28,8 @@ fn main() -> ExitCode {
             None => rings::skip("peers: no Python with grpcio, grpcio-tools and grpcio-status: run tests/peers.sh"),
         };
         let by_tls = conclude("vipctl_by_mutual_tls", by_mutual_tls);
-        let ends = [by_grpcurl, by_python, by_tls];
+        let by_itself = conclude("vipctl_finds_vipd_by_itself", by_itself);
+        let ends = [by_grpcurl, by_python, by_tls, by_itself];
         Ok(ends.into_iter().find(|&end| end != ExitCode::SUCCESS).unwrap_or(ExitCode::SUCCESS))
     })
 }
@@ -182,5 +183,33 @@ fn by_mutual_tls() -> Result<()> {
     ensure!(journal.contains("spiffe://example.org/vipd-k8s"), "the journal names nobody: {journal}");
     let stranger = vipctl("stranger", &["get"]).err().context("a stranger was let in")?.to_string();
     ensure!(stranger.starts_with("exit status: 3"), "{stranger}");
+    Ok(())
+}
+
+/// Client and daemon have the same rule for where the socket is, each its own: as root, and without root by whichever of
+/// the variables there are.
+fn by_itself() -> Result<()> {
+    let lab = Lab::new()?;
+    let vipd = vipd_binary()?;
+    let vipctl = vipd.with_file_name("vipctl");
+    let nobody = ["unshare", "--user", "--map-user=1000", "--map-group=1000"].as_slice();
+    for (who, variables) in [
+        (["env"].as_slice(), ["HOME"].as_slice()),
+        (nobody, &["XDG_RUNTIME_DIR", "XDG_STATE_HOME", "HOME"]),
+        (nobody, &["XDG_STATE_HOME", "HOME"]),
+        (nobody, &["HOME"]),
+    ] {
+        let script = "\"$0\" --metrics off & trap 'kill $!' EXIT
+            for _ in $(seq 100); do \"$1\" node && exit; sleep 0.1; done; exit 1";
+        let mut command = Command::new(who[0]);
+        command.args(&who[1..]).args(["timeout", "30", "bash", "-c", script]).arg(&vipd).arg(&vipctl);
+        command.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
+        for name in variables {
+            let dir = lab.dir().join(name);
+            fs::create_dir_all(&dir)?;
+            command.env(name, dir);
+        }
+        output(&lab, &mut command).with_context(|| format!("{} with {variables:?}", who[0]))?;
+    }
     Ok(())
 }

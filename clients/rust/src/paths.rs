@@ -1,5 +1,5 @@
 //! Where vipd listens when nobody says otherwise. The daemon's own rule is `config/paths.rs` there, and a client may
-//! not depend on the daemon; `tests/tests/readme.rs` holds the two together.
+//! not depend on the daemon; `tests/tests/peers.rs` holds the two together.
 
 use std::env;
 use std::path::{Path, PathBuf};
