@@ -1,7 +1,7 @@
 //! GetInfo: what this node is, can, and how it fares.
 
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, choose};
+use vipd_model::{EngineKind, Problem, choose};
 use vipd_proto::v1;
 
 use super::convert::{engine, problem, scheduler};
@@ -11,12 +11,12 @@ use crate::reconcile::Core;
 /// Grows with every field or value added to v1.
 pub(super) const API_LEVEL: u32 = 1;
 
-/// The answer.
-pub(super) fn info(core: &Core) -> v1::GetInfoResponse {
+/// The answer; `live` is what the engines found just now.
+pub(super) fn info(core: &Core, live: &[Problem]) -> v1::GetInfoResponse {
     let engines = core.desired.engines();
     let services = core.services_by_engine();
     let mut findings = problem::messages(&core.findings);
-    findings.extend(core.store_problem.as_ref().map(problem::message));
+    findings.extend(core.store_problem.iter().chain(live).map(problem::message));
     let reason = match core.desired.default_engine() {
         Some(_) => "set by SetDefaultEngine; kept over restarts".to_owned(),
         None => engines.default_reason.clone(),

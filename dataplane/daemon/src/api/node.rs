@@ -19,7 +19,8 @@ const CHANGES: usize = 1_000;
 impl Node for Api {
     async fn get_info(&self, request: Request<v1::GetInfoRequest>) -> Result<Response<v1::GetInfoResponse>, Status> {
         let _ = self.enter(request)?;
-        Ok(Response::new(self.control.read(super::info::info)))
+        let live = self.control.findings().await.map_err(|error| status::status(&error))?;
+        Ok(Response::new(self.control.read(|core| super::info::info(core, &live))))
     }
 
     async fn set_default_engine(

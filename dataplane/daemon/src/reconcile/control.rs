@@ -79,6 +79,7 @@ pub(super) enum Ask {
     Plan { operations: Vec<Operation>, engine: Option<EngineKind>, reply: Reply<Planned> },
     Verify { service: Option<ServiceKey>, reply: Reply<Verified> },
     Counters { services: Vec<ServiceKey>, reply: Reply<Vec<ServiceCounters>> },
+    Findings { reply: Reply<Vec<Problem>> },
     ReleaseHold { actor: String, note: String, reply: Reply<u64> },
     Addresses(Vec<std::net::IpAddr>),
     Refused { actor: String, service: Option<ServiceKey>, text: String },
@@ -143,6 +144,15 @@ impl Control {
     /// See [`CallError`].
     pub async fn counters(&self, services: Vec<ServiceKey>) -> Result<Vec<ServiceCounters>, CallError> {
         self.ask(|reply| Ask::Counters { services, reply }).await
+    }
+
+    /// What the engines know that an operator should: shedding, a limit reached. An engine that does not say at once is
+    /// itself a finding.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn findings(&self) -> Result<Vec<Problem>, CallError> {
+        self.ask(|reply| Ask::Findings { reply }).await
     }
 
     /// What is declared now is complete. Returns how many objects of ours were removed from the kernel.

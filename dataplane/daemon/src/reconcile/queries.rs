@@ -76,7 +76,29 @@ impl Reconciler {
             Done::Query(None)
         });
     }
+
+    pub(super) fn findings(&self, reply: Reply<Vec<vipd_model::Problem>>) {
+        let lanes = self.lanes.clone();
+        self.spawn(async move {
+            let mut all = Vec::new();
+            for (engine, worker) in &lanes.balancers {
+                match tokio::time::timeout(AT_ONCE, worker.call(|balancer| balancer.findings())).await {
+                    Ok(Ok(findings)) => all.extend(findings),
+                    Ok(Err(gone)) => return Done::Query(Some(gone)),
+                    Err(_) => {
+                        let text = format!("engine {engine} is busy and has not answered for {} s", AT_ONCE.as_secs());
+                        all.push(vipd_model::Problem::new(vipd_model::ProblemCode::Host, "", text));
+                    }
+                }
+            }
+            let _ = reply.send(Ok(all));
+            Done::Query(None)
+        });
+    }
 }
+
+/// What a question about the node may wait for an engine.
+const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// By engine: services that it would serve, or serve no more.
 type Work = BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>)>>;

@@ -305,6 +305,7 @@ impl Reconciler {
                 Ask::Plan { operations, engine, reply } => self.plan(operations, engine, reply),
                 Ask::Verify { service, reply } => self.verify(service, reply),
                 Ask::Counters { services, reply } => self.counters(services, reply),
+                Ask::Findings { reply } => self.findings(reply),
                 Ask::ReleaseHold { actor, note, reply } => self.release_hold(&actor, &note, reply),
                 Ask::Addresses(addresses) => self.take_addresses(addresses),
                 Ask::Refused { actor, service, text } => self.journal_refused(&actor, service.as_ref(), text),
