@@ -139,6 +139,26 @@ fn flows_stay_at_a_draining_endpoint_and_are_cut_from_one_that_is_not_ready_or_g
 }
 
 #[test]
+fn what_was_asked_before_the_endpoint_went_is_still_answered() {
+    let proxy = proxy();
+    let slow = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let vip = free_udp_address();
+    let mut service = Build::new("dns", Protocol::Udp, vip, &[slow.local_addr().unwrap()]);
+    serve_udp(&proxy, &service);
+    let client = client(vip);
+    client.send(b"?").unwrap();
+    let (_, asker) = slow.recv_from(&mut [0; 1]).unwrap();
+    service.endpoints = Build::new("dns", Protocol::Udp, vip, &[named_udp("new")]).endpoints;
+    proxy.set(service.selected());
+    slow.send_to(b"late", asker).unwrap();
+    slow.send_to(b"unasked", asker).unwrap();
+    let mut answer = [0; 16];
+    let length = client.recv(&mut answer).unwrap();
+    assert_eq!(&answer[..length], b"late");
+    assert_eq!(ask_udp(&client, "").unwrap(), "new", "and nothing else of the old one");
+}
+
+#[test]
 fn nothing_is_answered_for_a_service_that_is_gone_and_its_sessions_end() {
     let proxy = proxy();
     let vip = free_udp_address();

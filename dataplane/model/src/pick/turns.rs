@@ -1,9 +1,10 @@
 //! RR and WRR: in turn.
 //!
-//! The places of [`Weights`] are walked with a stride that shares no divisor with their number, so a period of `total`
-//! turns meets every place once: each member gets exactly its weight. The stride is near total / golden ratio, which
-//! spreads a member's turns over the period (three-distance theorem). No table, no state but the caller's counter. With
-//! equal weights the stride is 1, plain round robin.
+//! The places of [`Weights`] are walked so that a period of `total` turns meets every place once: each member gets
+//! exactly its weight, and its turns are spread over the period. With equal weights that is plain round robin. With few
+//! places a table has them in the order of the times at which evenly spaced turns of every member would be due. With
+//! many they are walked with a stride that shares no divisor with their number and is near total / golden ratio (three-
+//! distance theorem), which needs no table. No state but the caller's counter.
 
 use std::net::IpAddr;
 
@@ -17,18 +18,32 @@ const LEVELS: u32 = 16;
 /// How far from total / golden ratio a stride is looked for, on either side.
 const NEIGHBOURHOOD: u64 = 64;
 
+/// Up to so many places there is a table; a stride has too little choice among few.
+const TABLE_MAX: u64 = 4_096;
+
 /// In turn, by weight.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     weights: Weights,
-    stride: u64,
+    walk: Walk,
+}
+
+/// Which place comes at which step of a period.
+#[derive(Clone, Debug)]
+enum Walk {
+    Stride(u64),
+    Table(Box<[u64]>),
 }
 
 impl Turns {
     pub(super) fn new(members: &[Member]) -> Self {
         let weights = Weights::new(members);
-        let stride = if weights.even() { 1 } else { spreading_stride(weights.total()) };
-        Self { weights, stride }
+        let walk = match weights.total() {
+            _ if weights.even() => Walk::Stride(1),
+            total if total <= TABLE_MAX => Walk::Table(spread(&weights)),
+            total => Walk::Stride(spreading_stride(total)),
+        };
+        Self { weights, walk }
     }
 
     /// A turn that falls on an excluded member is handed on by the same rule: that member's own turns are numbered, and
@@ -42,7 +57,10 @@ impl Turns {
         let mut turn = draw.turn;
         for _ in 0..LEVELS {
             let (period, step) = (turn / total, turn % total);
-            let place = multiply_modulo(step, self.stride, total);
+            let place = match &self.walk {
+                Walk::Stride(stride) => multiply_modulo(step, *stride, total),
+                Walk::Table(places) => places.get(step as usize).copied().unwrap_or(0),
+            };
             let member = self.weights.at(place);
             if !draw.load.excluded(member) {
                 return Some(member);
@@ -57,6 +75,16 @@ impl Turns {
     pub(super) fn shares(&self, _: IpAddr) -> Vec<f64> {
         self.weights.shares()
     }
+}
+
+/// Every place, in the order of the times at which they are due: the k-th turn of a member of weight w at (k + ½) / w.
+fn spread(weights: &Weights) -> Box<[u64]> {
+    let turns_of = |member| (0..weights.weight(member)).map(move |turn| (turn, member));
+    let mut turns: Vec<(u64, usize)> = (0..weights.len()).flat_map(turns_of).collect();
+    // Fractions, multiplied out; weights and turns are at most TABLE_MAX here.
+    let due = |(turn, _): &(u64, usize), other: usize| (2 * turn + 1) * weights.weight(other);
+    turns.sort_by(|a, b| due(a, b.1).cmp(&due(b, a.1)).then(a.1.cmp(&b.1)));
+    turns.into_iter().map(|(turn, member)| weights.start(member) + turn).collect()
 }
 
 /// `a · b mod modulus` for factors below the modulus, which is below 2^32 unless a set has more than 65,536 members.

@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use socket2::{Domain, Protocol as SocketProtocol, SockAddr, SockRef, Socket, Type};
@@ -33,6 +34,8 @@ use crate::table::Place;
 pub const SILENCE_MS: u64 = 30_000;
 /// The same for one that was answered and has gone on for [`STREAM_AFTER_MS`] (nf_conntrack_udp_timeout_stream).
 pub const SILENCE_STREAM_MS: u64 = 120_000;
+/// How long a session that was cut waits for answers to what it has already sent.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// From when on it is a stream (nf_conntrack_proto_udp.c).
 const STREAM_AFTER_MS: u64 = 2_000;
 
@@ -42,14 +45,16 @@ pub(crate) struct Session {
     pub(crate) slot: Arc<Slot>,
     place: Place,
     flow: Flow,
-    /// Where answers leave.
-    door: Arc<UdpSocket>,
+    /// Where answers leave. Weak: a door that is closed is closed, whatever its sessions still wait for.
+    door: Weak<UdpSocket>,
     client: SockAddr,
     from: Option<IpAddr>,
     upstream: ArcSwap<Upstream>,
     /// The last datagram, until an endpoint has answered any.
     unanswered: Mutex<Vec<u8>>,
     answered: AtomicBool,
+    /// Datagrams to the endpoint less datagrams from it.
+    in_flight: AtomicI64,
     ended: AtomicBool,
     opened: u64,
     last: AtomicU64,
@@ -108,12 +113,13 @@ impl Session {
             slot: Arc::clone(slot),
             place,
             flow,
-            door: Arc::clone(door),
+            door: Arc::downgrade(door),
             client: flow.client.into(),
             from: asked,
             upstream: ArcSwap::from_pointee(upstream),
             unanswered: Mutex::default(),
             answered: AtomicBool::new(false),
+            in_flight: AtomicI64::new(0),
             ended: AtomicBool::new(false),
             opened: shared.now(),
             last: AtomicU64::new(shared.now()),
@@ -141,6 +147,7 @@ impl Session {
         while !which.is_empty() {
             match batch.forward(upstream.socket.as_fd(), which.clone()) {
                 Ok(sent) => {
+                    self.in_flight.fetch_add(sent as i64, Ordering::Relaxed);
                     let bytes = (which.start..which.start + sent).map(|index| batch.bytes(index).len() as u64).sum();
                     for counters in [&upstream.chosen.service().counters, &upstream.chosen.target.counters] {
                         counters.packets_in.add(sent as u64);
@@ -165,6 +172,7 @@ impl Session {
         loop {
             let upstream = self.upstream.load_full();
             if self.bring_answers(&upstream).await == Over::Cut {
+                let _ = tokio::time::timeout(LAST_ANSWERS, self.bring_last_answers(&upstream)).await;
                 break;
             }
             note_failure(&self.shared, &self.slot, &self.flow, &upstream.chosen, "it refused a datagram");
@@ -197,16 +205,27 @@ impl Session {
         }
     }
 
+    /// The session is cut and takes no more datagrams; what was asked before is still answered.
+    async fn bring_last_answers(&self, upstream: &Upstream) {
+        while self.in_flight.load(Ordering::Relaxed) > 0 {
+            if upstream.socket.readable().await.is_err() || self.take_answers(upstream).is_err() {
+                return;
+            }
+        }
+    }
+
     /// Takes what has come from the endpoint and sends it to the client.
     fn take_answers(&self, upstream: &Upstream) -> io::Result<()> {
         with_batch(|batch| {
-            let count = match receive(batch, &upstream.socket) {
+            let mut count = match receive(batch, &upstream.socket) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
                 count => count?,
             };
-            if count == 0 || upstream.is_cut() {
-                return Ok(());
+            let in_flight = self.in_flight.fetch_sub(count as i64, Ordering::Relaxed);
+            if upstream.is_cut() {
+                count = count.min(usize::try_from(in_flight).unwrap_or(0));
             }
+            let Some(door) = self.door.upgrade().filter(|_| count != 0) else { return Ok(()) };
             if !self.answered.swap(true, Ordering::Relaxed) {
                 upstream.chosen.target.health.succeeded();
                 *self.unanswered.lock().unwrap_or_else(PoisonError::into_inner) = Vec::new();
@@ -218,7 +237,7 @@ impl Session {
                 counters.bytes_out.add(bytes);
             }
             // What the client's side does not take is lost, as on any wire.
-            let _ = batch.reply(self.door.as_fd(), 0..count, &self.client, self.from);
+            let _ = batch.reply(door.as_fd(), 0..count, &self.client, self.from);
             Ok(())
         })
     }
@@ -235,6 +254,7 @@ impl Session {
         };
         failures.retries.add(1);
         let unanswered = self.unanswered.lock().unwrap_or_else(PoisonError::into_inner);
+        self.in_flight.store(1, Ordering::Relaxed);
         // If that is lost, the client repeats it, as after any loss.
         let _ = SockRef::from(&upstream.socket).send(&unanswered);
         drop(unanswered);
@@ -297,6 +317,9 @@ impl Expires for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.task.abort();
+        // One that was cut ends soon, by itself.
+        if !self.session.upstream.load().is_cut() {
+            self.task.abort();
+        }
     }
 }

@@ -3,6 +3,24 @@
 use super::*;
 
 #[test]
+fn a_heavy_member_does_not_answer_in_bursts() {
+    let order = |weights: &[u16]| -> Vec<usize> {
+        let picker = picker(Algorithm::Wrr, weights);
+        let flows = 2 * weights.iter().map(|&weight| u64::from(weight)).sum::<u64>();
+        (0..flows).map(|n| picker.pick(&draw(n, &Idle)).unwrap()).collect()
+    };
+    assert_eq!(order(&[1, 2, 3])[..6], [2, 1, 0, 2, 1, 2]);
+    for weights in [[1, 2, 3], [3, 2, 1], [1, 1, 2], [5, 4, 3]] {
+        let bursts = order(&weights).windows(3).filter(|three| three.iter().all(|m| *m == three[0])).count();
+        assert_eq!(bursts, 0, "{weights:?}: {:?}", order(&weights));
+    }
+    // Nobody waits much longer than an even spread would have it.
+    let heavy_and_light = order(&[100, 1]);
+    let light: Vec<usize> = (0..heavy_and_light.len()).filter(|at| heavy_and_light[*at] == 1).collect();
+    assert_eq!(light[1] - light[0], 101);
+}
+
+#[test]
 fn round_robin_of_equals_is_in_order() {
     let picker = picker(Algorithm::Rr, &[1, 1, 1]);
     let picked: Vec<usize> = (0..7).map(|n| picker.pick(&draw(n, &Idle)).unwrap()).collect();
