@@ -57,10 +57,10 @@ impl Lock {
             Some(last) if !last.is_empty() && last == boot => LastEnd::Killed,
             _ => LastEnd::Unknown,
         };
+        let last_commits = if last_end == LastEnd::Killed { note.commits } else { 0 };
         // On the disk before the first change: after a power cut an older, clean note must not be what is found.
         let holder = format!("{} {boot} ", std::process::id());
-        write(&mut file, &format!("{holder}{:020}\n", note.commits)).map_err(LockError::Io)?;
-        let last_commits = if last_end == LastEnd::Killed { note.commits } else { 0 };
+        write(&mut file, &format!("{holder}{last_commits:020}\n")).map_err(LockError::Io)?;
         Ok(Self { file, last_end, last_commits, commits_at: holder.len() as u64 })
     }
 
