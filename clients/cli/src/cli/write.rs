@@ -55,7 +55,8 @@ pub(crate) struct Apply {
     /// A file, or - for standard input; may be repeated
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Accept service by service: those that are refused are reported, the others are changed
+    /// Accept service by service: those that are refused are reported, the others are changed. A file may then hold more
+    /// than one call can (10,000 operations, 16 MiB): several calls are made
     #[arg(long)]
     pub(crate) each: bool,
     #[command(flatten)]

@@ -6,56 +6,77 @@ use vipd_client::v1::{ApplyRequest, ApplyResponse, Refused, SetOwnerRequest, app
 use vipd_client::{CallError, tonic};
 
 use crate::cli::{Apply, Connection};
-use crate::document::{self, Declared};
+use crate::document::{self, Batch, Declared};
 use crate::failure::{Failure, sentence};
 use crate::output::{self, Format};
 use crate::session::Session;
 use crate::text;
 
+/// Operations of one call, where a file may take several calls: half of what vipd accepts in one.
+const BATCH: usize = 5_000;
+/// Their bytes: likewise.
+const BATCH_BYTES: usize = 8 << 20;
+
 /// Reads first: a file that cannot be understood is no reason to talk to anybody.
 pub(super) async fn run(apply: &Apply, connection: &Connection, format: Format) -> Result<ExitCode, Failure> {
-    let mut declared = document::read_all(&apply.files)?;
+    let declared = document::read_all(&apply.files)?;
     let session = Session::open(connection, format).await?;
-    for owner in std::mem::take(&mut declared.owners) {
-        let name = owner.name.clone();
-        let request = SetOwnerRequest { owner: Some(owner), options: apply.write.options() };
+    for owner in &declared.owners {
+        let name = if owner.name.is_empty() { "default" } else { &owner.name };
+        let request = SetOwnerRequest { owner: Some(owner.clone()), options: apply.write.options() };
         let reply = session.client.dataplane().set_owner(session.ask(request)).await?.into_inner();
-        let subject = format!("owner {}", if name.is_empty() { "default" } else { &name });
-        output::message(format, &reply, || text::change(&subject, reply.change.as_ref()))?;
+        output::message(format, &reply, || text::change(&format!("owner {name}"), reply.change.as_ref()))?;
     }
-    let services = declared.services();
-    if services.is_empty() {
-        return Ok(ExitCode::SUCCESS);
+    let mut are_all_accepted = true;
+    let request = request(apply, &declared);
+    for batch in batches(declared.batch, request.mode()) {
+        are_all_accepted &= services(&session, request.clone(), &batch).await?;
     }
-    let reply = session.client.dataplane().apply(session.ask(request(apply, &mut declared))).await;
-    let mut reply = reply.map_err(|status| in_the_file(&declared, status))?.into_inner();
-    reply.refused.iter_mut().for_each(|refused| translate(&declared, refused));
-    output::message(format, &reply, || said(&services, &reply))?;
-    Ok(if reply.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if are_all_accepted { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn request(apply: &Apply, declared: &mut Declared) -> ApplyRequest {
+/// The call, without its operations.
+fn request(apply: &Apply, declared: &Declared) -> ApplyRequest {
     let mut request = declared
         .alone
-        .take()
-        .map_or_else(|| ApplyRequest { options: apply.write.options(), ..Default::default() }, |request| *request);
-    request.operations = std::mem::take(&mut declared.operations);
+        .as_deref()
+        .cloned()
+        .unwrap_or_else(|| ApplyRequest { options: apply.write.options(), ..Default::default() });
     if apply.each {
         request.set_mode(apply_request::Mode::Each);
     }
     request
 }
 
+/// What is one change stays one call, and is refused by vipd if it is too large for one.
+fn batches(all: Batch, mode: apply_request::Mode) -> Vec<Batch> {
+    match mode {
+        _ if all.len() == 0 => Vec::new(),
+        apply_request::Mode::Each => all.split(BATCH, BATCH_BYTES),
+        apply_request::Mode::Atomic | apply_request::Mode::Unspecified => vec![all],
+    }
+}
+
+/// One call; tells whether every service was accepted.
+async fn services(session: &Session, mut request: ApplyRequest, batch: &Batch) -> Result<bool, Failure> {
+    request.operations = batch.operations().to_vec();
+    let reply = session.client.dataplane().apply(session.ask(request)).await;
+    let mut reply = reply.map_err(|status| in_the_file(batch, status))?.into_inner();
+    reply.refused.iter_mut().for_each(|refused| translate(batch, refused));
+    output::message(session.format, &reply, || said(&batch.services(), &reply))?;
+    Ok(reply.refused.is_empty())
+}
+
 /// The same error with its fields as the reader of the file knows them.
-pub(super) fn in_the_file(declared: &Declared, status: tonic::Status) -> Failure {
+pub(super) fn in_the_file(batch: &Batch, status: tonic::Status) -> Failure {
     let mut error = CallError::from(status);
-    error.rename_fields(|field| declared.translate(field));
+    error.rename_fields(|field| batch.translate(field));
     Failure::Call(error)
 }
 
-fn translate(declared: &Declared, refused: &mut Refused) {
+fn translate(batch: &Batch, refused: &mut Refused) {
     for problem in &mut refused.problems {
-        if let Some(field) = declared.translate(&problem.field) {
+        if let Some(field) = batch.translate(&problem.field) {
             problem.field = field;
         }
     }

@@ -14,12 +14,12 @@ use crate::session::Session;
 use crate::text::{self, name_of};
 
 pub(super) async fn run(plan: &Plan, connection: &Connection, format: Format) -> Result<ExitCode, Failure> {
-    let mut declared = if plan.files.is_empty() { Declared::default() } else { document::read_all(&plan.files)? };
-    let operations = std::mem::take(&mut declared.operations);
+    let declared = if plan.files.is_empty() { Declared::default() } else { document::read_all(&plan.files)? };
+    let operations = declared.batch.operations().to_vec();
     let request = PlanRequest { operations, engine: plan.engine.unwrap_or_default().into() };
     let session = Session::open(connection, format).await?;
     let reply = session.client.node().plan(session.ask(request)).await;
-    let reply = reply.map_err(|status| in_the_file(&declared, status))?.into_inner();
+    let reply = reply.map_err(|status| in_the_file(&declared.batch, status))?.into_inner();
     output::reply(format, &reply, || words(&reply))?;
     Ok(if reply.refused.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -4,10 +4,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use vipd_client::v1::operation::Operation as Op;
 use vipd_client::v1::{
-    ApplyRequest, ListServicesResponse, Operation, Owner, OwnerStatus, PatchEndpointsRequest, ServiceState,
-    SetEndpointsRequest, SetSchedulerRequest, UpsertServiceRequest,
+    ApplyRequest, ListServicesResponse, Operation, Owner, OwnerStatus, ServiceState, SetEndpointsRequest,
+    UpsertServiceRequest,
 };
 
+use super::batch::Batch;
 use crate::failure::Failure;
 use crate::schema::Schema;
 use crate::text::{did_you_mean, key};
@@ -29,11 +30,9 @@ pub(crate) struct Declared {
     /// Settings of owners, each a call of its own.
     pub(crate) owners: Vec<Owner>,
     /// All operations, for one Apply.
-    pub(crate) operations: Vec<Operation>,
+    pub(crate) batch: Batch,
     /// An ApplyRequest that says how it is to be applied; then it is the only document.
     pub(crate) alone: Option<Box<ApplyRequest>>,
-    /// For each operation: the document, and what it is about there.
-    places: Vec<String>,
     documents: usize,
 }
 
@@ -129,8 +128,7 @@ impl Declared {
             Document::One(op) => self.push(place, *op),
             Document::Apply(mut request) => {
                 for operation in std::mem::take(&mut request.operations) {
-                    self.places.push(place.clone());
-                    self.operations.push(operation);
+                    self.batch.push(place.clone(), operation);
                 }
                 if request.mode != 0 || request.options.is_some() {
                     self.alone = Some(request);
@@ -153,8 +151,7 @@ impl Declared {
     }
 
     fn push(&mut self, place: String, op: Op) {
-        self.places.push(place);
-        self.operations.push(Operation { operation: Some(op) });
+        self.batch.push(place, Operation { operation: Some(op) });
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -169,40 +166,6 @@ impl Declared {
             return Err(Failure::Usage(why.to_owned()));
         }
         Ok(())
-    }
-
-    /// The services that are written, each once, in the order of the documents.
-    pub(crate) fn services(&self) -> Vec<String> {
-        let mut keys = Vec::new();
-        for operation in &self.operations {
-            let Some(op) = &operation.operation else { continue };
-            let (owner, name) = subject(op);
-            let key = key(owner, name);
-            // What is written twice stands side by side.
-            if keys.last() != Some(&key) {
-                keys.push(key);
-            }
-        }
-        keys
-    }
-
-    /// `operations[3].set_endpoints.endpoints[0].port` as the reader of the file knows it.
-    pub(crate) fn translate(&self, field: &str) -> Option<String> {
-        let (index, rest) = field.strip_prefix("operations[")?.split_once(']')?;
-        let place = self.places.get(index.parse::<usize>().ok()?)?;
-        let inside = rest.trim_start_matches('.').split_once('.').map_or("", |(_, inside)| inside);
-        Some(format!("{place}: {inside}").trim_end_matches([':', ' ']).to_owned())
-    }
-}
-
-fn subject(op: &Op) -> (&str, &str) {
-    match op {
-        Op::UpsertService(UpsertServiceRequest { service: Some(service), .. }) => (&service.owner, &service.name),
-        Op::UpsertService(_) => ("", ""),
-        Op::DeleteService(request) => (&request.owner, &request.name),
-        Op::SetEndpoints(SetEndpointsRequest { owner, name, .. })
-        | Op::PatchEndpoints(PatchEndpointsRequest { owner, name, .. })
-        | Op::SetScheduler(SetSchedulerRequest { owner, name, .. }) => (owner, name),
     }
 }
 
@@ -229,9 +192,11 @@ mod tests {
     #[test]
     fn no_endpoints_and_an_empty_list_are_two_things() {
         let without = declared(&[json!({"service": {"name": "web"}, "endpoints": null})]);
-        assert_eq!(without.operations.len(), 1);
+        assert_eq!(without.batch.len(), 1);
         let empty = declared(&[json!({"service": {"name": "web"}, "endpoints": []})]);
-        assert!(matches!(&empty.operations[1].operation, Some(Op::SetEndpoints(set)) if set.endpoints.is_empty()));
+        assert!(
+            matches!(&empty.batch.operations()[1].operation, Some(Op::SetEndpoints(set)) if set.endpoints.is_empty())
+        );
     }
 
     #[test]
@@ -243,8 +208,8 @@ mod tests {
             json!({"name": "a", "remove": [{"address": "10.1.0.2", "port": 1}]}),
             json!({"operations": [{"deleteService": {"name": "c"}}]}),
         ]);
-        assert_eq!((all.owners.len(), all.operations.len()), (1, 6));
-        assert_eq!(all.services(), ["a", "b", "a", "c"]);
+        assert_eq!((all.owners.len(), all.batch.len()), (1, 6));
+        assert_eq!(all.batch.services(), ["a", "b", "a", "c"]);
         assert!(all.check().is_ok());
     }
 
@@ -259,10 +224,10 @@ mod tests {
     #[test]
     fn a_field_of_the_call_is_told_as_one_of_the_file() {
         let two = declared(&[json!({"service": {"name": "a"}}), json!({"service": {"name": "b"}, "endpoints": []})]);
-        let told = two.translate("operations[2].set_endpoints.endpoints[0].port");
+        let told = two.batch.translate("operations[2].set_endpoints.endpoints[0].port");
         assert_eq!(told.as_deref(), Some("document 2 (b): endpoints[0].port"));
-        assert_eq!(two.translate("operations[0].upsert_service").as_deref(), Some("document 1 (a)"));
-        assert_eq!(two.translate("mode"), None);
+        assert_eq!(two.batch.translate("operations[0].upsert_service").as_deref(), Some("document 1 (a)"));
+        assert_eq!(two.batch.translate("mode"), None);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! What `apply -f` and `plan -f` read: documents in the API's own messages.
 
+mod batch;
 mod declared;
 mod read;
 
+pub(crate) use batch::Batch;
 pub(crate) use declared::Declared;
 
 use std::path::PathBuf;
