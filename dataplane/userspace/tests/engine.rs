@@ -4,10 +4,9 @@
 
 mod kit;
 
-use std::io::{ErrorKind, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
 use kit::*;
 use vipd_engine::{Node, Runner};
@@ -33,18 +32,6 @@ fn make(runner: &mut Runner<Userspace>, build: &Build) -> Result<(), vipd_model:
 fn remove(runner: &mut Runner<Userspace>, key: &ServiceKey) {
     runner.make(vec![(key.clone(), None)]);
     runner.finish(std::slice::from_ref(key));
-}
-
-/// What a server says to a client at `source`; an error of kind `TimedOut` is silence.
-fn ask_from(source: IpAddr, to: SocketAddr) -> std::io::Result<String> {
-    let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(source, 0).into())?;
-    socket.connect_timeout(&to.into(), Duration::from_millis(400))?;
-    let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut text = String::new();
-    stream.read_to_string(&mut text)?;
-    Ok(text)
 }
 
 #[test]

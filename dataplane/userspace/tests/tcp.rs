@@ -233,6 +233,30 @@ fn affinity_lasts_its_time_and_not_beyond_its_endpoint() {
     let _ = other;
 }
 
+/// Case 87, without a flow in between: what was not usable for a moment has lost its clients.
+#[test]
+fn an_endpoint_that_was_not_ready_has_lost_its_affine_clients() {
+    let proxy = proxy();
+    let (a, b) = (named("a"), named("b"));
+    let vip = free_address();
+    let mut service = Build::tcp("sticky", vip, &[a, b]);
+    service.definition.client_affinity =
+        Some(ClientAffinity { timeout: Duration::from_secs(60), prefix_v4: 32, prefix_v6: 128 });
+    serve(&proxy, &service);
+    let ask_all = || -> Vec<String> {
+        (1..=8).map(|last| ask_from(Ipv4Addr::new(127, 0, 1, last).into(), vip).unwrap()).collect()
+    };
+    let first = ask_all();
+    assert_eq!(ask_all(), first);
+    for state in [EndpointState::NotReady, EndpointState::Ready] {
+        service.endpoint(a).state = state;
+        proxy.set(service.selected());
+    }
+    let then = ask_all();
+    let stayed = |name: &str| first.iter().zip(&then).filter(|(first, then)| *first == name && first == then).count();
+    assert_eq!((stayed("a"), stayed("b")), (2, 4), "half of a's four clients are picked to b: {first:?}, {then:?}");
+}
+
 #[test]
 fn established_connections_stay_until_the_drain_is_over() {
     let proxy = proxy();

@@ -142,6 +142,18 @@ pub(crate) fn ask(at: SocketAddr) -> std::io::Result<String> {
     Ok(text)
 }
 
+/// What a server says to a client at `source`; an error of kind `TimedOut` is silence.
+pub(crate) fn ask_from(source: IpAddr, to: SocketAddr) -> std::io::Result<String> {
+    let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(source, 0).into())?;
+    socket.connect_timeout(&to.into(), Duration::from_millis(400))?;
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
+}
+
 /// Waits until it holds.
 pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
