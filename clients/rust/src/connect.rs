@@ -28,7 +28,10 @@ const KEEP_ALIVE: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     /// No socket there.
-    #[error("there is no socket {}: is vipd running? (`systemctl status vipd`; a vipd without root listens elsewhere)", .0.display())]
+    #[error(
+        "there is no socket {}: is vipd running? (`systemctl status vipd`; a vipd without root listens elsewhere)",
+        .0.display()
+    )]
     NoSocket(PathBuf),
     /// A socket that nobody serves any more.
     #[error("nobody listens on {}: vipd has ended (`systemctl status vipd`, `journalctl -u vipd`)", .0.display())]
@@ -44,7 +47,7 @@ pub enum ConnectError {
         /// What TLS says.
         source: tonic::transport::Error,
     },
-    /// Whatever else.
+    /// What has no name of its own here.
     #[error("cannot connect to {target}: {}", innermost(.source))]
     Other {
         /// Where to.

@@ -10,8 +10,8 @@ use crate::words;
 
 /// Say where a packet goes, and why
 ///
-/// Every decision about one packet, from the state that is in force: which service, which endpoints are out and why, and
-/// with what probability each of the others gets a new connection.
+/// Every decision about one packet, from the state that is in force: which service, which endpoints are out and why,
+/// and with what probability each of the others gets a new connection.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

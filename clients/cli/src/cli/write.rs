@@ -55,8 +55,8 @@ pub(crate) struct Apply {
     /// A file, or - for standard input; may be repeated
     #[arg(short, long = "file", required = true, value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Accept service by service: those that are refused are reported, the others are changed. A file may then hold more
-    /// than one call can (10,000 operations, 16 MiB): several calls are made
+    /// Accept service by service: those that are refused are reported, the others are changed. A file may then hold
+    /// more than one call can (10,000 operations, 16 MiB): several calls are made
     #[arg(long)]
     pub(crate) each: bool,
     #[command(flatten)]
@@ -84,8 +84,8 @@ pub(crate) struct Delete {
 
 /// Replace a service's endpoints, or change some of them
 ///
-/// An endpoint is ADDRESS:PORT, then what is not as by default, with commas between: weight=N (1), state=READY, DRAINING
-/// or NOT_READY, tier=N (0), local, max-connections=N, drain=DURATION, drain-then=LEAVE or RESET, target=WHO. Without a
+/// An endpoint is ADDRESS:PORT, then what is not as by default, with commas between: weight=N (1), state=READY,
+/// DRAINING or NOT_READY, tier=N (0), local, max-connections=N, drain=DURATION, drain-then=LEAVE or RESET, target=WHO. Without a
 /// port where the service has a range of ports. With --add an endpoint that is there already is replaced whole.
 #[derive(Args, Debug)]
 #[command(after_help = "\

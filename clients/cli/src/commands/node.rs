@@ -108,8 +108,8 @@ fn details(node: &GetInfoResponse) -> String {
     }
     if let Some(limits) = &node.limits {
         words += &format!(
-            "\nlimits\n  {} services; of each {} frontends, {} endpoints, {} bytes; {} bytes in a request, {} operations \
-             in an Apply\n",
+            "\nlimits\n  {} services; of each {} frontends, {} endpoints, {} bytes; {} bytes in a request, {} \
+             operations in an Apply\n",
             limits.services,
             limits.frontends_per_service,
             limits.endpoints_per_service,

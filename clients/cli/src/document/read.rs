@@ -83,7 +83,8 @@ mod tests {
 
     #[test]
     fn a_node_of_many_services_is_no_attack() {
-        let one = "service: {name: web}\nendpoints: [{address: 10.1.0.2, port: 8080}, {address: 10.1.0.3, port: 8080}]\n---\n";
+        let one =
+            "service: {name: web}\nendpoints: [{address: 10.1.0.2, port: 80}, {address: 10.1.0.3, port: 80}]\n---\n";
         assert_eq!(parse(&one.repeat(2_000)).unwrap().len(), 2_000);
     }
 

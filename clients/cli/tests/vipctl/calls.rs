@@ -11,6 +11,10 @@ fn changed() -> serde_json::Value {
 
 /// An error as vipd sends it.
 fn status(code: Code, problems: &[(problem::Code, &str, &str)]) -> Status {
+    status_saying("in words", code, problems)
+}
+
+fn status_saying(message: &str, code: Code, problems: &[(problem::Code, &str, &str)]) -> Status {
     use prost::Message as _;
     let any = |(code, field, message): &(problem::Code, &str, &str)| {
         let (field, message) = ((*field).to_owned(), (*message).to_owned());
@@ -18,8 +22,8 @@ fn status(code: Code, problems: &[(problem::Code, &str, &str)]) -> Status {
         prost_types::Any { type_url: "type.googleapis.com/vipd.v1.Problem".to_owned(), value: problem.encode_to_vec() }
     };
     let details = problems.iter().map(any).collect();
-    let details = tonic_types::pb::Status { code: code.into(), message: "in words".to_owned(), details };
-    Status::with_details(code, "in words", details.encode_to_vec().into())
+    let details = tonic_types::pb::Status { code: code.into(), message: message.to_owned(), details };
+    Status::with_details(code, message, details.encode_to_vec().into())
 }
 
 #[test]
@@ -165,6 +169,15 @@ fn exit_codes_tell_refused_from_unreachable_from_not_yet() {
 }
 
 #[test]
+fn problems_that_did_not_fit_are_not_forgotten() {
+    let fake = Fake::start();
+    let (message, problem) =
+        ("no (1 of 100 problems fit into the details)", (problem::Code::Invalid, "name", "is missing"));
+    fake.refuses("get_service", status_saying(message, Code::InvalidArgument, &[problem]));
+    assert!(fake.vipctl("get web").err.ends_with("\n  name: is missing\n  (1 of 100 problems fit into the details)\n"));
+}
+
+#[test]
 fn a_problem_of_a_call_is_told_as_one_of_the_file() {
     let fake = Fake::start();
     let field = "operations[1].set_endpoints.endpoints[0].address";
@@ -184,10 +197,8 @@ fn with_each_the_refused_are_told_and_the_others_are_changed() {
     fake.answers("apply", [json!({"change": change, "refused": refused})]);
     let ended = fake.vipctl_reading("apply -f - --each", "service: {name: web}\n---\nservice: {name: dns}");
     assert_eq!(ended.code, Some(1));
-    assert_eq!(
-        ended.out,
-        "web: in force, revision 17\ndefault/dns: refused\n  document 2 (dns): service.frontends[0]: default/old has it\n"
-    );
+    let why = "  document 2 (dns): service.frontends[0]: default/old has it\n";
+    assert_eq!(ended.out, format!("web: in force, revision 17\ndefault/dns: refused\n{why}"));
     assert_eq!(fake.asked()[0].1["mode"], "EACH");
 }
 

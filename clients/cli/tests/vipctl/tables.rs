@@ -21,7 +21,8 @@ fn golden(fake: &Fake, name: &str, line: &str) {
 fn web() -> Value {
     json!({
         "service": {
-            "owner": "default", "name": "web", "protocol": "TCP", "group": "shop", "labels": {"app": "shop", "tier": "front"},
+            "owner": "default", "name": "web", "protocol": "TCP", "group": "shop",
+            "labels": {"app": "shop", "tier": "front"},
             "frontends": [
                 {"address": "10.96.0.10", "port": 80, "scope": "INTERNAL", "policy": "ALL", "sourceNat": "AUTO"},
                 {"address": "fd96::10", "port": 80, "scope": "INTERNAL", "policy": "ALL", "sourceNat": "AUTO"},
@@ -33,7 +34,8 @@ fn web() -> Value {
             "onNoEndpoints": "DROP", "onNoLocalEndpoints": "REJECT", "healthPort": 32000,
         },
         "endpoints": [
-            {"address": "10.1.0.2", "port": 8080, "weight": 1, "state": "READY", "local": true, "target": "pod shop/web-7f9"},
+            {"address": "10.1.0.2", "port": 8080, "weight": 1, "state": "READY", "local": true,
+             "target": "pod shop/web-7f9"},
             {"address": "10.1.0.3", "port": 8080, "weight": 3, "state": "DRAINING", "tier": 1,
              "drain": {"timeout": "300s"}, "maxConnections": 100},
             {"address": "fd20::2", "port": 8080, "weight": 0, "state": "NOT_READY"},
@@ -116,7 +118,8 @@ fn the_node() {
             "version": "0.1.0", "apiLevel": 1, "epoch": "6f1d", "revision": "18", "programmedRevision": "17",
             "failedServices": "1", "digest": "b1946ac9", "kernel": "6.18.44", "holding": true,
             "engines": [
-                {"engine": "USERSPACE", "usable": true, "services": "2", "algorithms": ["ALGORITHM_UNSPECIFIED", "RR", "WRR", "WLC"],
+                {"engine": "USERSPACE", "usable": true, "services": "2",
+                 "algorithms": ["ALGORITHM_UNSPECIFIED", "RR", "WRR", "WLC"],
                  "features": ["FEATURE_TCP", "FEATURE_UDP"]},
                 {"engine": "IPVS", "reason": "ip_vs: kernel has no IPVS and no module to load"},
             ],
