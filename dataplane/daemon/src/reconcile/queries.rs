@@ -155,7 +155,7 @@ async fn dry_run(lanes: &Lanes, work: Work, mut refused: Vec<Refused>) -> Result
             refused.extend(outcome.err().map(|problem| refusal(&key, vec![problem])));
         }
     }
-    if let Some(guard) = &lanes.guard {
+    if let Some(guard) = lanes.guard.as_ref().filter(|_| !guard_batch.is_empty()) {
         let (made, _) = guard.call(move |guard| guard.dry_run(guard_batch.into_iter().collect())).await?;
         changes.extend(made);
     }

@@ -364,7 +364,7 @@ async fn life(node: &Arc<Node>, clients: Vec<Client>, dice: &mut Dice, crash: bo
     let running: Vec<_> = clients.into_iter().map(|c| tokio::spawn(c.run(Arc::clone(node), calls))).collect();
     if crash {
         node.pass(MS * u32::try_from(dice.below(500)).unwrap()).await;
-        node.run.abort();
+        node.kill();
     }
     let mut clients = Vec::new();
     for client in running {

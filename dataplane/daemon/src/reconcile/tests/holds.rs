@@ -19,7 +19,7 @@ fn ops() -> OwnerName {
 async fn served() -> (FakeKernel, Desired) {
     let node = Node::new().await;
     node.apply(vec![upsert("web", &[1]), set("web", &[1]), upsert("lost", &[2]), set("lost", &[2])]).await.unwrap();
-    node.run.abort();
+    node.kill();
     (node.kernel.clone(), node.read(|core| core.desired.clone()))
 }
 

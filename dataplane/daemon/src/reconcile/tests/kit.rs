@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -25,6 +25,9 @@ use crate::reconcile::{
 
 /// The instant at which every test begins.
 const BEGIN: Millis = Millis(1_000_000_000);
+
+/// How long a job of a process that was killed lasts.
+const FOREVER: Duration = Duration::from_secs(1_000_000_000);
 
 /// What a node starts from.
 pub(super) struct Setup {
@@ -156,6 +159,7 @@ pub(super) struct Node {
     pub(super) cleaning_pace: Pace,
     pub(super) cleaner: TestCleaner,
     pub(super) lanes: Lanes,
+    dead: Arc<AtomicBool>,
     began: Instant,
     violations: Arc<Mutex<Vec<String>>>,
     pub(super) run: JoinHandle<Result<(), Fatal>>,
@@ -197,9 +201,10 @@ impl Node {
         }
         let (cleaner, cleaning_pace) = (TestCleaner::default(), Pace::default());
         let engines = engines(&setup.engines, &setup.abilities);
+        let dead = Arc::new(AtomicBool::new(false));
         let pause = |pace: &Pace| {
-            let pace = pace.clone();
-            move || pace.get()
+            let (pace, dead) = (pace.clone(), Arc::clone(&dead));
+            move || if dead.load(Ordering::Relaxed) { FOREVER } else { pace.get() }
         };
         let mut lanes = Lanes::default();
         for kind in &setup.engines {
@@ -218,7 +223,7 @@ impl Node {
             desired: setup.desired.unwrap_or_else(|| Desired::new(engines, Limits::default())),
             epoch: "epoch".to_owned(),
             known: setup.known,
-            persist: Worker::task(store, || Duration::ZERO),
+            persist: Worker::task(store, pause(&Pace::default())),
             store_problem: setup.store_problem,
             lanes: lanes.clone(),
             kernel_objects: setup.kernel.objects().len() as u64,
@@ -238,10 +243,17 @@ impl Node {
             cleaning_pace,
             cleaner,
             lanes,
+            dead,
             began,
             violations,
             run,
         }
+    }
+
+    /// As `kill -9` does: nothing of the process runs any further, whatever it had begun.
+    pub(super) fn kill(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        self.run.abort();
     }
 
     /// Lets time pass.

@@ -201,7 +201,7 @@ async fn a_restart_serves_what_was_accepted() {
     node.read(|core| assert_eq!(core.desired, stored));
 
     let kernel = node.kernel.clone();
-    node.run.abort();
+    node.kill();
     let messages = kernel.messages();
     let node = Node::start(Setup { desired: Some(stored), kernel: kernel.clone(), ..Setup::default() }).await;
     assert_eq!(kernel.messages(), messages);
@@ -217,7 +217,7 @@ async fn a_capability_that_is_lost_takes_nothing_down() {
     node.apply(vec![upsert("web", &[1]), set("web", &[1]), schedule("web", Algorithm::Wlc)]).await.unwrap();
     assert_eq!(node.engine("web"), Some(EngineKind::Ipvs));
     let (desired, kernel) = (node.read(|core| core.desired.clone()), node.kernel.clone());
-    node.run.abort();
+    node.kill();
 
     // IPVS is gone after a reboot of the node; the kernel still has what it had.
     let mut lost = desired.clone();
@@ -234,7 +234,7 @@ async fn a_capability_that_is_lost_takes_nothing_down() {
     assert_eq!((node.state("web"), node.engine("web")), (ServiceState::InForce, Some(EngineKind::Nftables)));
     let problems = node.read(|core| core.status(core.desired.service(&key("web")).unwrap()).problems);
     assert!(problems.iter().any(|p| p.code == vipd_model::ProblemCode::SchedulerReplaced), "{problems:?}");
-    node.run.abort();
+    node.kill();
 
     // It returns by itself.
     let node = Node::start(Setup { desired: Some(desired), kernel, ..setup() }).await;
