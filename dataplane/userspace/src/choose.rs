@@ -18,6 +18,8 @@ pub(crate) struct Chosen {
     pub(crate) target: Arc<Target>,
     /// The number that [`Target::cuts`] had; if it has another, the flow must end.
     pub(crate) cuts: u32,
+    /// Whether there are more that this flow has not tried.
+    pub(crate) others: bool,
     pub(crate) occupancy: Occupancy,
 }
 
@@ -142,7 +144,8 @@ impl Choice<'_> {
             Some(index) => index,
             None => self.pick(serve, members)?,
         };
-        let chosen = self.take(index).ok_or(Denied::Full)?;
+        let others = members.len() > self.tried.0.len() + 1;
+        let chosen = self.take(index, others).ok_or(Denied::Full)?;
         if let Some((client, _)) = client {
             self.remember(client, &chosen.target);
         }
@@ -204,10 +207,10 @@ impl Choice<'_> {
         most != 0 && self.served.endpoints[index as usize].active.load(Ordering::Relaxed) >= most
     }
 
-    fn take(&self, index: u32) -> Option<Chosen> {
+    fn take(&self, index: u32, others: bool) -> Option<Chosen> {
         let target = &self.served.endpoints[index as usize];
         let most = self.served.value.service.endpoints[index as usize].max_connections;
         let occupancy = Occupancy::take(target, &self.served.state, most)?;
-        Some(Chosen { target: Arc::clone(target), cuts: target.cuts(), occupancy })
+        Some(Chosen { target: Arc::clone(target), cuts: target.cuts(), others, occupancy })
     }
 }

@@ -23,7 +23,7 @@ use crate::tick::before_timer;
 /// used the same.
 const PATIENCE: [Duration; 4] =
     [Duration::from_millis(250), Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
-/// All attempts of one flow together; also what a service's only endpoint is given, so that lost SYNs are repeated.
+/// All attempts of one flow together. The last endpoint left gets what is left of it, so that lost SYNs are repeated.
 pub const CONNECT_TOTAL: Duration = Duration::from_millis(3_750);
 /// Attempts of one flow, of which refused ones cost a round trip only.
 pub const ATTEMPTS_MAX: usize = 16;
@@ -55,8 +55,7 @@ pub(crate) async fn reach(shared: &Shared, slot: &Slot, place: &Place, flow: &Fl
     loop {
         let chosen = shared.choose(slot, place, flow, &tried).map_err(Failure::Denied)?;
         let left = CONNECT_TOTAL.saturating_sub(begun.elapsed());
-        let sole = slot.current.load().value.service.endpoints.len() == 1;
-        let patience = if sole { left } else { PATIENCE[timeouts.min(PATIENCE.len() - 1)].min(left) };
+        let patience = if chosen.others { PATIENCE[timeouts.min(PATIENCE.len() - 1)].min(left) } else { left };
         let address = address_of(&chosen.target.key, flow);
         before_timer();
         match timeout(patience, connect(address)).await {

@@ -83,22 +83,45 @@ fn case_115_another_endpoint_is_tried_and_the_dead_one_is_avoided() {
     assert!(dead.failures > 0 && dead.avoided_for_ms.is_some());
 }
 
+/// A listener whose queue is full, so that it does not answer SYNs; with what fills it.
+fn silent() -> (TcpListener, SocketAddr, Vec<socket2::Socket>) {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    socket2::SockRef::from(&silent).listen(0).unwrap();
+    let at = silent.local_addr().unwrap();
+    let knock = |_| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let _ = socket.connect(&at.into());
+        socket
+    };
+    let full = (0..4).map(knock).collect();
+    std::thread::sleep(Duration::from_millis(50));
+    (silent, at, full)
+}
+
+/// A lost SYN is repeated after a second: the one endpoint that may serve must be given that time.
+#[test]
+fn the_last_endpoint_left_is_waited_for() {
+    let proxy = proxy();
+    let (listener, at, full) = silent();
+    let vip = free_address();
+    let mut service = Build::tcp("web", vip, &[at, free_address()]);
+    service.endpoints.iter_mut().find(|e| e.key != key(at)).unwrap().state = EndpointState::NotReady;
+    serve(&proxy, &service);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(full);
+        for stream in listener.incoming() {
+            let _ = stream.unwrap().write_all(b"at last");
+        }
+    });
+    assert_eq!(ask(vip).unwrap(), "at last");
+}
+
 #[test]
 fn a_silent_endpoint_costs_a_quarter_of_a_second() {
     let proxy = proxy();
-    // A listener whose queue is full does not answer SYNs.
-    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    socket2::SockRef::from(&silent).listen(0).unwrap();
-    let silent_at = silent.local_addr().unwrap();
-    let _fill: Vec<_> = (0..4)
-        .map(|_| {
-            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            socket.set_nonblocking(true).unwrap();
-            let _ = socket.connect(&silent_at.into());
-            socket
-        })
-        .collect();
-    std::thread::sleep(Duration::from_millis(50));
+    let (_silent, silent_at, _full) = silent();
     let vip = free_address();
     serve(&proxy, &Build::tcp("web", vip, &[silent_at, named("alive")]));
     let begun = Instant::now();
