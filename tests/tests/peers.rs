@@ -79,15 +79,24 @@ impl Shown {
     }
 }
 
-/// A node on which vipd runs where the guide has it.
-fn node() -> Result<(Lab, Daemon)> {
-    let lab = Lab::new()?;
-    let daemon = Daemon::start(&lab, "userspace", &[])?;
-    let shown = Path::new(SOCKET);
-    fs::create_dir_all(shown.parent().context("a folder")?)?;
-    let _ = fs::remove_file(shown);
-    symlink(daemon.socket(), shown)?;
-    Ok((lab, daemon))
+/// A vipd that is reached where the guide has it.
+struct Guided {
+    _daemon: Daemon,
+}
+
+impl Guided {
+    fn start(lab: &Lab) -> Result<Self> {
+        let daemon = Daemon::start(lab, "userspace", &[])?;
+        fs::create_dir_all(Path::new(SOCKET).parent().context("a folder")?)?;
+        symlink(daemon.socket(), SOCKET)?;
+        Ok(Self { _daemon: daemon })
+    }
+}
+
+impl Drop for Guided {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(SOCKET);
+    }
 }
 
 /// Runs a program on the node and returns what it printed.
@@ -100,7 +109,8 @@ fn output(lab: &Lab, command: &mut Command) -> Result<String> {
 }
 
 fn by_grpcurl() -> Result<()> {
-    let (lab, _daemon) = node()?;
+    let lab = Lab::new()?;
+    let _vipd = Guided::start(&lab)?;
     let b1 = &lab.backends[0];
     let _server = Server::start(b1, "b1", (b1.address(Family::V4), 8080), Proto::Tcp)?;
     let blocks: Vec<Shown> = guide()?.into_iter().filter(|block| block.language == "sh").collect();
@@ -127,7 +137,8 @@ fn python() -> Option<PathBuf> {
 }
 
 fn by_python() -> Result<()> {
-    let (lab, _daemon) = node()?;
+    let lab = Lab::new()?;
+    let _vipd = Guided::start(&lab)?;
     let mut servers = Vec::new();
     for (backend, name) in lab.backends.iter().zip(["b1", "b2"]) {
         servers.push(Server::start(backend, name, (backend.address(Family::V4), 8080), Proto::Tcp)?);
@@ -200,7 +211,7 @@ fn by_itself() -> Result<()> {
         (nobody, &["HOME"]),
     ] {
         let script = "\"$0\" --metrics off & trap 'kill $!' EXIT
-            for _ in $(seq 100); do \"$1\" node && exit; sleep 0.1; done; exit 1";
+            for _ in $(seq 100); do \"$1\" node 2>/dev/null && exit; sleep 0.1; done; exit 1";
         let mut command = Command::new(who[0]);
         command.args(&who[1..]).args(["timeout", "30", "bash", "-c", script]).arg(&vipd).arg(&vipctl);
         command.env_clear().env("PATH", env::var_os("PATH").unwrap_or_default());
