@@ -12,6 +12,7 @@ use tonic::transport::Channel;
 use vipd_model::OwnerName;
 use vipd_userspace::Proxy;
 
+use crate::api::relay::Relay;
 use crate::api::transport::ListenError;
 use crate::api::transport::listen::Door;
 use crate::api::{Access, Api, Listeners, Room};
@@ -89,6 +90,7 @@ impl Daemon {
         let room = Room { calls: config.limits.calls, streams: config.limits.streams };
         let access = access(&config, guarded)?;
         let api = Api::new(control.clone(), Arc::clone(&clock), access, room, stopping.clone());
+        let api = api.with_relay(Arc::clone(&proxy) as Arc<dyn Relay>);
         let streams = {
             let api = api.clone();
             Arc::new(move || api.open_streams())

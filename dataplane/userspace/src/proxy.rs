@@ -3,13 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::runtime::Handle;
-use vipd_model::{Family, Place as At, Selected, ServiceKey};
+use vipd_model::{EndpointKey, Family, Place as At, Selected, ServiceKey};
 
 use crate::budget::{Budget, Permit, Shedding};
 use crate::choose::{Chosen, Denied, Tried, choose};
@@ -218,6 +218,13 @@ impl Proxy {
     #[must_use]
     pub fn service(&self, key: &ServiceKey) -> Option<Arc<Selected>> {
         self.services().get(key).map(|slot| Arc::clone(&slot.current.load().value))
+    }
+
+    /// The endpoint that a service's affinity remembers for a client (see [`vipd_model::affinity_client`]).
+    #[must_use]
+    pub fn remembered(&self, service: &ServiceKey, client: IpAddr) -> Option<EndpointKey> {
+        let slot = self.services().get(service).map(Arc::clone)?;
+        slot.current.load().remembered(client, self.shared.now())
     }
 
     /// Opens a door, and says which port it has. One that is open is opened anew if it is to admit others: what waits to

@@ -1,8 +1,9 @@
 //! A service as the data path sees it: an immutable value, [`Served`], that a change swaps as a whole, and the state that
 //! outlives the swap: counters, affinity, gauges, and what was learnt of each endpoint.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
 use tokio::sync::Notify;
@@ -167,6 +168,16 @@ impl Served {
         let fronts = fronts_of(&value);
         let pickers = Pickers::new(&value, before.map(|before| &before.pickers));
         (Self { value, endpoints, departed, fronts, pickers, state }, aftermath)
+    }
+
+    /// The endpoint that affinity remembers for a client and that a new flow of it may still get. For who asks, not for
+    /// flows: the table's lock is held for one look.
+    pub(crate) fn remembered(&self, client: IpAddr, now: u64) -> Option<EndpointKey> {
+        let timeout = self.value.service.definition.client_affinity?.timeout;
+        let timeout = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        let mut affinity = self.state.affinity.lock().unwrap_or_else(PoisonError::into_inner);
+        let remembered = affinity.get(client, timeout, now)?;
+        (remembered.forgotten == remembered.target.forgotten()).then_some(remembered.target.key)
     }
 
     /// The endpoints that the next value does not have, as far as flows still hang on them.

@@ -14,6 +14,7 @@ use super::access::{Access, Caller};
 use super::convert::operation::Options;
 use super::convert::path::{Path, Problems, converted};
 use super::identity::Peer;
+use super::relay::Relay;
 use super::status;
 use crate::reconcile::run::Clock;
 use crate::reconcile::{Accepted, CallError, Control};
@@ -26,6 +27,8 @@ pub struct Api {
     pub(super) clock: Clock,
     /// Identity of the store.
     pub(super) epoch: Arc<str>,
+    /// The userspace engine's, where there is one.
+    pub(super) relay: Option<Arc<dyn Relay>>,
     pub(super) access: Access,
     calls: Arc<Semaphore>,
     calls_most: usize,
@@ -61,6 +64,7 @@ impl Api {
             control,
             clock,
             epoch,
+            relay: None,
             access,
             calls: Arc::new(Semaphore::new(room.calls)),
             calls_most: room.calls,
@@ -69,6 +73,12 @@ impl Api {
             syncs: Arc::default(),
             stopping,
         }
+    }
+
+    /// The same, and what only a relay knows is asked of this one.
+    #[must_use]
+    pub fn with_relay(self, relay: Arc<dyn Relay>) -> Self {
+        Self { relay: Some(relay), ..self }
     }
 
     /// Watch and Events streams that are open.

@@ -1,6 +1,6 @@
 //! Explain: every decision about one packet, from what is programmed.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use ipnet::IpNet;
@@ -12,6 +12,7 @@ use vipd_proto::v1;
 
 use super::call::{Api, Call};
 use super::convert::{endpoint, engine, scalar, service};
+use super::relay::Relay;
 use crate::reconcile::Core;
 
 /// What is programmed, as Explain asks for it.
@@ -19,6 +20,7 @@ struct Programmed<'a> {
     core: &'a Core,
     /// Whether there is a guard.
     guarded: bool,
+    relay: Option<&'a dyn Relay>,
 }
 
 impl View for Programmed<'_> {
@@ -54,8 +56,8 @@ impl View for Programmed<'_> {
         self.core.desired.engines().abilities.get(&EngineKind::Userspace).is_some_and(|ability| ability.usable)
     }
 
-    fn affinity(&self, _: &ServiceKey, _: IpAddr) -> Option<EndpointKey> {
-        None
+    fn affinity(&self, service: &ServiceKey, client: IpAddr) -> Option<EndpointKey> {
+        self.relay?.remembered(service, client)
     }
 
     fn has_guard(&self) -> bool {
@@ -80,8 +82,12 @@ pub(super) fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -> Resu
             Ok(address) => Some(address),
             Err(why) => problems.invalid(&at.field(field), why),
         };
-        let source = address("source", &message.source);
         let destination = address("destination", &message.destination);
+        let source = match (message.source.as_str(), destination) {
+            ("", Some(IpAddr::V4(_))) => Some(Ipv4Addr::UNSPECIFIED.into()),
+            ("", Some(IpAddr::V6(_))) => Some(Ipv6Addr::UNSPECIFIED.into()),
+            (text, _) => address("source", text),
+        };
         let protocol = service::parse_protocol(message.protocol, &at.field("protocol"), problems);
         let source_port = scalar::port(message.source_port, &at.field("source_port"), problems);
         let destination_port = scalar::port(message.destination_port, &at.field("destination_port"), problems);
@@ -110,13 +116,17 @@ pub(super) fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -> Resu
         destination_port: asked.destination_port,
         protocol: asked.protocol,
         arrival: match asked.in_interface.as_str() {
-            "" => Arrival::Node,
+            "" if asked.source.is_unspecified() => Arrival::Node,
+            "" => Arrival::Unknown,
             name => Arrival::Interface(name),
         },
     };
     let guarded = api.access.net_admin;
-    let (explanation, revision) =
-        api.control.read(|core| (explain(&Programmed { core, guarded }, &packet), core.programmed_revision()));
+    let relay = api.relay.as_deref();
+    let (explanation, revision) = api.control.read(|core| {
+        let explanation = explain(&Programmed { core, guarded, relay }, &packet);
+        (explanation, core.programmed_revision())
+    });
     if let Some(held) = &explanation.held {
         let key = &held.selected.service.key;
         call.caller.may_read(&key.owner, "").map_err(|rejection| call.refused(Some(key.clone()), &rejection))?;

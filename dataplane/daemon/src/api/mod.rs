@@ -19,6 +19,7 @@ pub mod intake;
 pub mod limits;
 mod list;
 mod node;
+pub mod relay;
 pub mod server;
 mod stats;
 pub mod status;
