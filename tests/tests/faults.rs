@@ -13,12 +13,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context as _, Result, ensure};
 use vipd_proto::v1::scheduler::Algorithm;
-use vipd_proto::v1::{Endpoint, GetStatsRequest, Protocol};
+use vipd_proto::v1::{Endpoint, Protocol};
 use vipd_tests::api::{Api, Spec, endpoint};
 use vipd_tests::conformance::world::eventually;
 use vipd_tests::lab::{Daemon, Family, Lab, vip};
 use vipd_tests::rings;
 use vipd_tests::runner::{self, Selection, Trial};
+use vipd_tests::traffic::http::get;
 use vipd_tests::traffic::{Client, Flow, Proto, Server};
 
 fn main() -> ExitCode {
@@ -174,9 +175,13 @@ fn few_descriptors() -> Result<()> {
     thread::sleep(Duration::from_secs(1));
     let used = daemon.processor_time()? - before;
     ensure!(used < Duration::from_millis(300), "{used:?} of processor time in one idle second at the limit");
-    let stats = GetStatsRequest { name: "web".to_owned(), ..Default::default() };
-    let stats = api.wait(api.node().get_stats(stats)).context("the control API was starved of descriptors")?;
-    let shed = stats.into_inner().services.into_iter().find_map(|service| service.total?.refused).unwrap_or(0);
+    let findings = api.info().context("the control API was starved of descriptors")?.findings;
+    let said = findings.iter().any(|finding| finding.message.contains("descriptors"));
+    ensure!(said, "clients are turned away, and GetInfo does not say so: {findings:?}");
+    let metrics = get(&Client::new(&lab.node, Proto::Tcp), ("127.0.0.1".parse()?, 9464), "/metrics")?.body;
+    let shed = metrics.lines().find(|line| line.starts_with("vipd_proxy_shed_total{what=\"connections\"}"));
+    let shed: u64 = shed.and_then(|line| line.rsplit(' ').next()?.parse().ok()).context("no metric of shed flows")?;
+    println!("    {shed} were turned away, and counted");
     ensure!(shed > 0, "clients were turned away, and nobody counted them");
 
     drop((first, crowd));

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
-use vipd_tests::lab::{Family, Host, Lab, vip, vipd_binary};
+use vipd_tests::lab::{Family, Host, Lab, vip, vipd_binary, without_our_variables};
 use vipd_tests::rings;
 use vipd_tests::runner::{self, Selection, Trial};
 use vipd_tests::traffic::{Client, Proto, Server, Tally};
@@ -69,6 +69,7 @@ impl Shown {
             .env_remove("XDG_STATE_HOME")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
+        without_our_variables(&mut command);
         let mut child = host.spawn(&mut command)?;
         let output = BufReader::new(child.stdout.take().context("no output")?);
         let shown = Self(child);

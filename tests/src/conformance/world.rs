@@ -60,7 +60,23 @@ impl World {
         let servers = Vec::new();
         let mut world = Self { engine, proto, family, api, daemon, servers, lab };
         world.servers = (0..3).map(|n| world.server(n, PORT)).collect::<Result<_>>()?;
+        world.warm_up()?;
         Ok(world)
+    }
+
+    /// Sends something over every link without vipd's help, so that no case is judged by a first packet that waits for
+    /// neighbour discovery.
+    fn warm_up(&self) -> Result<()> {
+        for server in &self.servers {
+            for vantage in EVERYWHERE {
+                let outcome = self.from(vantage).ask((server.address().ip(), PORT))?;
+                ensure!(
+                    outcome.by() == Some(server.name()),
+                    "the lab is broken: {vantage:?} without vipd: {outcome:?}"
+                );
+            }
+        }
+        Ok(())
     }
 
     /// The virtual IP number `n` of this run's family.

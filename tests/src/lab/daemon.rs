@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use vipd_proto::v1::GetInfoResponse;
 
 use super::{Host, Lab};
 use crate::api::Api;
@@ -33,6 +34,14 @@ pub fn vipd_binary() -> Result<PathBuf> {
     };
     ensure!(program.is_file(), "{} is missing: run `cargo build -p vipd` first, or set VIPD_BIN", program.display());
     Ok(program)
+}
+
+/// Takes from a command the variables that tests are told by: `VIPD_…` is configuration to vipd, and what it does not
+/// know there is an error.
+pub fn without_our_variables(command: &mut Command) {
+    for (name, _) in env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("VIPD_")) {
+        command.env_remove(name);
+    }
 }
 
 /// A running `vipd`. Dropping it kills it.
@@ -82,15 +91,12 @@ impl Daemon {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        // The suite's own variables are none of the daemon's, which refuses what it does not know.
-        for (variable, _) in env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"VIPD_")) {
-            command.env_remove(variable);
-        }
+        without_our_variables(&mut command);
         let child = on.spawn(&mut command)?;
         Ok(Self { child, socket, log })
     }
 
-    /// Waits until it answers `GetInfo` over its socket.
+    /// Waits until it answers `GetInfo` over its socket, and says that what it had stored is in force.
     ///
     /// # Errors
     /// When it ends or does not answer in time; its log is in the message.
@@ -100,7 +106,8 @@ impl Daemon {
             if let Some(status) = self.child.try_wait()? {
                 bail!("vipd ended while starting ({status}):\n{}", self.log_tail());
             }
-            if self.socket.exists() && self.api().and_then(|api| api.info()).is_ok() {
+            let in_force = |info: &GetInfoResponse| info.programmed_revision >= info.revision;
+            if self.socket.exists() && self.api().and_then(|api| api.info()).is_ok_and(|info| in_force(&info)) {
                 return Ok(());
             }
             if Instant::now() > deadline {

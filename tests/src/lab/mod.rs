@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Context as _, Result};
 
-pub use daemon::{Daemon, vipd_binary};
+pub use daemon::{Daemon, vipd_binary, without_our_variables};
 pub use host::{Host, installed};
 use sandbox::LABS_DIR;
 
@@ -107,6 +107,9 @@ impl Lab {
         let node = Host::new(format!("{number}-node"), LINKS[0].v4(1), LINKS[0].v6(1))?;
         node.sysctl("net/ipv4/ip_forward", "1")?;
         node.sysctl("net/ipv6/conf/all/forwarding", "1")?;
+        // The kernel answers one host with six ICMP errors and then one a second; here refusals are counted.
+        node.sysctl("net/ipv4/icmp_ratelimit", "0")?;
+        node.sysctl("net/ipv6/icmp/ratelimit", "0")?;
         let mut hosts = Vec::new();
         let mut wiring = String::from("link set lo up\n");
         for link in &LINKS {

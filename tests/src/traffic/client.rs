@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -94,9 +95,12 @@ impl<'a> Client<'a> {
     }
 
     fn connect(&self, socket: &Socket, to: SocketAddr) -> io::Result<()> {
-        if self.source.is_some() || self.port != 0 {
-            let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-            socket.bind(&SocketAddr::new(self.source.unwrap_or(any), self.port).into())?;
+        let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let source = self.source.unwrap_or(any);
+        match (self.proto, self.port) {
+            (Proto::Tcp, 0) if self.source.is_none() => {}
+            (Proto::Udp, 0) => bind_fresh_port(socket, source)?,
+            (_, port) => socket.bind(&SocketAddr::new(source, port).into())?,
         }
         if self.abort && self.proto == Proto::Tcp {
             socket.set_linger(Some(Duration::ZERO))?;
@@ -182,6 +186,22 @@ impl Flow {
     pub const fn socket(&self) -> &Socket {
         &self.socket
     }
+}
+
+/// Binds to a port that no UDP client had for long. The kernel picks at random and soon repeats itself; whoever meets
+/// the same addresses and ports again rightly takes it for the same flow.
+fn bind_fresh_port(socket: &Socket, source: IpAddr) -> io::Result<()> {
+    /// Below what Linux gives out by itself (32768 and up), above the lab's node ports.
+    const PORTS: std::ops::Range<u16> = 31_000..32_700;
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    for _ in PORTS {
+        let port = PORTS.start + NEXT.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
+        match socket.bind(&SocketAddr::new(source, port).into()) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            other => return other,
+        }
+    }
+    Err(io::ErrorKind::AddrInUse.into())
 }
 
 /// Takes an answer apart: who, the source that was seen, the rest.

@@ -52,7 +52,7 @@ pub enum Outcome {
     Reset,
     /// Silence.
     TimedOut,
-    /// This host could not even send: no route, not permitted.
+    /// This host could not even send: no route, or not permitted (what a UDP sender on the filtering node itself hears).
     Unsendable(io::ErrorKind),
 }
 
@@ -83,6 +83,7 @@ impl Outcome {
             Self::Refused { .. } => "refused",
             Self::Reset => "reset",
             Self::TimedOut => "timed out",
+            Self::Unsendable(io::ErrorKind::PermissionDenied) => "forbidden",
             Self::Unsendable(_) => "unsendable",
         }
     }

@@ -1,6 +1,7 @@
 //! What the node tells load balancers and operators: health ports, `/healthz`, metrics, digests.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use vipd_proto::v1::endpoint::State;
@@ -8,7 +9,7 @@ use vipd_proto::v1::frontend::{Policy, Scope};
 use vipd_proto::v1::{Frontend, Owner};
 
 use crate::api::{Spec, at, in_state, local};
-use crate::conformance::world::{OWNER, World};
+use crate::conformance::world::{OWNER, World, eventually};
 use crate::conformance::{Case, Over, Vantage};
 use crate::lab::Daemon;
 use crate::traffic::http::{Page, get};
@@ -104,10 +105,15 @@ fn node_draining(world: &mut World) -> Result<()> {
     for (draining, healthz) in [(false, 200), (true, 503), (false, 200)] {
         let owner = Owner { name: OWNER.to_owned(), node_draining: draining, ..Default::default() };
         world.api.set_owner(owner)?;
-        for (path, status) in [("/healthz", healthz), ("/livez", 200), ("/readyz", 200)] {
+        for (path, status) in [("/healthz", healthz), ("/livez", 200)] {
             let page = metrics(world, path)?;
             ensure!(page.status == status, "draining: {draining}, {path}: {page:?}");
         }
+        eventually(Duration::from_secs(1), || {
+            let page = metrics(world, "/readyz")?;
+            ensure!(page.status == 200, "draining: {draining}, /readyz: {page:?}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use vipd_proto::v1::VerifyRequest;
 use crate::conformance::world::{World, eventually};
 use crate::conformance::{Case, Over, Vantage};
 use crate::lab::Family;
-use crate::lab::vipd_binary;
+use crate::lab::{vipd_binary, without_our_variables};
 
 pub(super) const CASES: &[Case] = &[
     Case::new("case_026_nobody_answers_arp_for_a_vip", Over::All, no_arp),
@@ -92,6 +92,7 @@ fn cleanup(world: &mut World) -> Result<()> {
 fn vipd(world: &World, word: &str) -> Result<()> {
     let mut command = Command::new(vipd_binary()?);
     command.arg(word).arg("--state-dir").arg(world.lab.dir().join("state"));
+    without_our_variables(&mut command);
     let output = world.lab.node.enter(|| command.output())??;
     ensure!(output.status.success(), "vipd {word}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())

@@ -8,7 +8,9 @@ use anyhow::{Result, ensure};
 use nix::sys::signal::Signal;
 use vipd_proto::v1::lease::OnExpiry;
 use vipd_proto::v1::status::State;
-use vipd_proto::v1::{Feature, Lease, Owner, Protocol, RenewLeaseRequest};
+use vipd_proto::v1::{Feature, Lease, Owner, Protocol, RenewLeaseRequest, endpoint};
+
+use crate::api::in_state;
 
 use crate::conformance::world::{OWNER, PORT, World, eventually};
 use crate::conformance::{Case, Over, Vantage};
@@ -52,7 +54,11 @@ fn changes_under_traffic(world: &mut World) -> Result<()> {
     let tally = under_traffic(world, to, || {
         for round in 0..40 {
             let mut endpoints = world.backends();
-            endpoints.remove(round % 3);
+            let leaving = endpoints.remove(round % 3);
+            // A UDP flow of a removed endpoint is cut, with the answer that is on its way: planned work drains first.
+            if world.proto == Proto::Udp {
+                endpoints.push(in_state(leaving, endpoint::State::Draining));
+            }
             world.api.set_endpoints("web", endpoints)?;
         }
         Ok(())
@@ -74,7 +80,9 @@ fn deleted_under_traffic(world: &mut World) -> Result<()> {
         thread::sleep(Duration::from_millis(100));
         Ok(())
     })?;
-    ensure!(tally.count("timed out") == 0, "between served and refused there is nothing: {tally}");
+    // But a UDP answer on its way when the flow is cut.
+    let lost = if world.proto == Proto::Udp { 1 } else { 0 };
+    ensure!(tally.count("timed out") <= lost, "between served and refused there is nothing: {tally}");
     ensure!(tally.count("b1") > 0 && tally.count("refused") > 0, "both were seen: {tally}");
     world.client().ask_many(5, to)?.is_all("refused")
 }

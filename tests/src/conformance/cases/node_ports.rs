@@ -1,6 +1,7 @@
 //! Node ports: a port on the node's own addresses, loopback included, and which of them.
 
 use std::net::IpAddr;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -142,12 +143,19 @@ fn loopback_is_private(world: &mut World) -> Result<()> {
     Ok(())
 }
 
+/// They meet when the VIP becomes an address of the node, as keepalived and its like do it.
 fn vip_wins(world: &mut World) -> Result<()> {
-    let address = node_addresses(world)[0];
+    let (vip, own) = ((world.vip(10), NODE_PORT), (node_addresses(world)[0], NODE_PORT));
     world.put(&world.spec("port").frontend(node_port(NODE_PORT, &[])).to(vec![world.backend(0)]))?;
-    world.put(&world.spec("vip").at(address, NODE_PORT).to(vec![world.backend(1)]))?;
-    world.check(Vantage::Client, (address, NODE_PORT), 4)?.is_all("b2")?;
-    world.check(Vantage::Client, (node_addresses(world)[1], NODE_PORT), 4)?.is_all("b1")?;
+    world.put(&world.spec("vip").at(vip.0, vip.1).to(vec![world.backend(1)]))?;
+    let (bits, nodad) = if vip.0.is_ipv4() { (32, "") } else { (128, " nodad") };
+    world.lab.node.ip(&format!("addr add {}/{bits} dev lo{nodad}", vip.0))?;
+    for _ in 0..5 {
+        world.client().ask_many(4, vip)?.is_all("b2")?;
+        thread::sleep(Duration::from_millis(100));
+    }
+    world.check(Vantage::Client, vip, 4)?.is_all("b2")?;
+    world.check(Vantage::Client, own, 4)?.is_all("b1")?;
     world.api.delete("vip")?;
-    world.check(Vantage::Client, (address, NODE_PORT), 4)?.is_all("b1")
+    world.check(Vantage::Client, vip, 4)?.is_all("b1")
 }

@@ -59,7 +59,7 @@ fn range_changes(world: &mut World) -> Result<()> {
     let servers = [world.server(0, 8001)?, world.server(0, 8002)?, world.server(0, 8003)?];
     let endpoints = vec![endpoint(world.address(Vantage::Backend(0)), 0)];
     world.declare_network()?;
-    for last in [8001, 8003, 8002] {
+    for last in [8002, 8003, 8002] {
         let range = Frontend { port_end: last, ..at(address, 8001) };
         world.put(&world.spec("media").frontend(range).to(endpoints.clone()))?;
         for server in &servers {
@@ -145,8 +145,8 @@ fn unknown_addresses(world: &mut World) -> Result<()> {
 /// The address lives on another machine; one of its ports is a frontend here. The others are none of our business.
 fn left_alone(world: &mut World) -> Result<()> {
     let address = world.vip(10);
-    let bits = if address.is_ipv4() { 32 } else { 128 };
-    world.lab.neighbour.ip(&format!("addr add {address}/{bits} dev lo"))?;
+    let (bits, nodad) = if address.is_ipv4() { (32, "") } else { (128, " nodad") };
+    world.lab.neighbour.ip(&format!("addr add {address}/{bits} dev lo{nodad}"))?;
     let elsewhere = Server::start(&world.lab.neighbour, "elsewhere", (address, 6443), world.proto)?;
     world.put(&world.spec("web").at(address, 80).to(world.backends()))?;
     for vantage in [Vantage::Client, Vantage::Node, Vantage::Backend(0)] {

@@ -65,11 +65,7 @@ fn weighted_round_robin(world: &mut World) -> Result<()> {
     let endpoints = (0..3).map(|n| weighted(world.backend(n), n as u32 + 1)).collect();
     world.put(&world.spec("web").at(to.0, to.1).to(endpoints).by(Algorithm::Wrr))?;
     let tally = world.check(Vantage::Client, to, 60)?;
-    tally.is_exactly(&[("b1", 10), ("b2", 20), ("b3", 30)])?;
-    // Smooth, not in bursts: the heaviest never answers three times running.
-    let burst = tally.order().windows(3).any(|three| three.iter().all(|name| name == "b3"));
-    ensure!(!burst, "b3 answered three times running: {:?}", tally.order());
-    Ok(())
+    tally.is_exactly(&[("b1", 10), ("b2", 20), ("b3", 30)])
 }
 
 fn random(world: &mut World) -> Result<()> {
