@@ -53,4 +53,4 @@ kill:
 	VIPD_KILLS=1000 $(CARGO) test --release --package vipd-tests --test faults
 
 chaos:
-	VIPD_CHAOS_SEEDS=10000 $(CARGO) test --release --package vipd chaos -- --nocapture
+	VIPD_CHAOS_SEEDS=10000 $(CARGO) test --release --package vipd --lib chaos -- --nocapture

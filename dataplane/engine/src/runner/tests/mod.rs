@@ -201,6 +201,19 @@ fn a_frontend_is_not_taken_from_one_that_keeps_it() {
 }
 
 #[test]
+fn what_one_gives_up_another_may_take_before_it_is_removed() {
+    let kernel = FakeKernel::default();
+    let mut runner = runner(&kernel);
+    change(&mut runner, vec![to(&service("a", &[1], &[1]))]);
+    assert!(failures(&runner.make(vec![gone("a")])).is_empty());
+    let b = service("b", &[1], &[2]);
+    assert!(failures(&runner.make(vec![to(&b)])).is_empty(), "not opposed by one that is leaving");
+    runner.finish(&[key("a"), key("b")]);
+    assert_eq!(kernel.objects(), rendered([&b]));
+    assert!(runner.is_settled());
+}
+
+#[test]
 fn what_is_retired_goes_with_finish_and_not_before() {
     let kernel = FakeKernel::default();
     let mut runner = runner(&kernel);
