@@ -241,21 +241,20 @@ async fn single(daemon: &Daemon, services: u32) -> Result<Vec<Duration>, Failure
     Ok(latencies)
 }
 
-/// Kernel messages of one change of each kind.
+/// Kernel messages of four changes: another list, one endpoint less, another less, the same again.
 async fn messages(daemon: &mut Daemon) -> Result<Vec<u64>, Failure> {
     let mut client = daemon.client().await?;
+    let list = |endpoints: &[v1::Endpoint]| v1::SetEndpointsRequest {
+        name: "s3".to_owned(),
+        endpoints: endpoints.to_vec(),
+        ..Default::default()
+    };
+    client.set_endpoints(list(&endpoints(77))).await?;
+    let another = endpoints(78);
     let mut counts = Vec::new();
     let mut before = daemon.messages()?;
-    for step in 0..4u64 {
-        let list = endpoints(2_000_000);
-        let few = match step {
-            0 => list,
-            1 => list[..9].to_vec(),
-            _ => list[..8].to_vec(),
-        };
-        client
-            .set_endpoints(v1::SetEndpointsRequest { name: "s3".to_owned(), endpoints: few, ..Default::default() })
-            .await?;
+    for sent in [&another[..], &another[..9], &another[..8], &another[..8]] {
+        client.set_endpoints(list(sent)).await?;
         let now = daemon.messages()?;
         counts.push(now - before);
         before = now;
