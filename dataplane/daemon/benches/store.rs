@@ -107,6 +107,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     for size in [1, 16] {
         commits(&mut store, services, size, Duration::from_secs(4))?;
     }
+    let journal = fs::metadata(directory.path().join("store.db-wal"))?.len();
+    println!("journal after writing without a pause: {} KiB", journal / 1024);
     // Ended as by a kill, with what the last commits left in the journal.
     drop(store);
     for what in ["after a kill", "after a clean stop"] {

@@ -139,7 +139,8 @@ impl Shared {
         let idle = |state: &mut State| state.written == 0 && !state.stop;
         let mut state = self.wake.wait_while(lock(&self.state), idle).unwrap_or_else(PoisonError::into_inner);
         let until = Instant::now() + INTERVAL;
-        while !state.stop && state.written < RECORDS_MOST {
+        // While the journal is long, the committing thread has the interval for emptying it.
+        while !state.stop && (state.long || state.written < RECORDS_MOST) {
             let Some(left) = until.checked_duration_since(Instant::now()) else { break };
             state = self.wake.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
