@@ -12,6 +12,8 @@ use crate::{
     socket::{Family, Socket},
 };
 
+/// Elements that one message of a dump holds in any case: a set so small is not grown while it is read.
+const ONE_WALK: usize = 64;
 /// How often a reading of several dumps is repeated because another program changed the rule set meanwhile.
 const READ_ATTEMPTS: usize = 20;
 
@@ -188,19 +190,45 @@ impl Nft {
         )
     }
 
-    /// The elements of a set or map, in no particular order.
+    /// The elements of a set or map, sorted.
+    ///
+    /// After a large addition the kernel goes on to grow the hash table behind a set, and a walk meanwhile misses elements
+    /// or sees them twice, without a word (net/netfilter/nft_set_hash.c, lib/rhashtable.c). A large set is therefore read
+    /// until two readings in a row are equal.
     ///
     /// # Errors
-    /// As the kernel refuses; [`Error::is_not_found`] if there is no such set.
+    /// As the kernel refuses; [`Error::is_not_found`] if there is no such set; [`Error::Interrupted`] if no two readings
+    /// were equal.
     pub fn elements(&mut self, table: &str, set: &str) -> Result<Vec<Element>, Error> {
+        let mut last = self.walk(table, set)?;
+        if last.len() <= ONE_WALK {
+            return Ok(last);
+        }
+        for _ in 0..READ_ATTEMPTS {
+            let again = self.walk(table, set)?;
+            if again == last {
+                return Ok(again);
+            }
+            last = again;
+        }
+        let operation = format!("read the elements of {table}/{set}");
+        Err(Error::Interrupted { operation, attempts: READ_ATTEMPTS })
+    }
+
+    /// One walk over a set, sorted, each element once.
+    fn walk(&mut self, table: &str, set: &str) -> Result<Vec<Element>, Error> {
         let operation = format!("read the elements of {table}/{set}");
         let request = |m: &mut Encoder| {
             table_request(m, table);
             m.string(2, set);
         };
-        self.socket.dump(Command::GetElement.kind(), &operation, request, |elements: &mut Vec<_>, m| {
-            elements.extend(listed(m.attrs(NFGENMSG)));
-        })
+        let mut elements =
+            self.socket.dump(Command::GetElement.kind(), &operation, request, |elements: &mut Vec<_>, m| {
+                elements.extend(listed(m.attrs(NFGENMSG)));
+            })?;
+        elements.sort();
+        elements.dedup();
+        Ok(elements)
     }
 
     /// The element with the same key as `wanted`, with its data; none if it, the set or the table is absent.
