@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message as _;
-use vipd::api::convert::{converted, operation};
+use vipd::api::convert::operation;
+use vipd::api::convert::path::converted;
 use vipd_engine::fake::{FakeEngine, FakeKernel};
 use vipd_engine::{Runner, Steps as _};
 use vipd_model::{

@@ -44,17 +44,22 @@ impl<R: ?Sized + 'static> Worker<R> {
         Ok(Self { jobs })
     }
 
-    /// The same as a task of the current runtime, for tests in virtual time: `pause` says how long a job lasts.
-    pub fn task(mut owned: Box<R>, mut pause: impl FnMut() -> Duration + Send + 'static) -> Self
+    /// The same as a task of the current runtime, for tests in virtual time: `pause` says how long a job lasts, or that the
+    /// process is dead, which ends the task at whatever it is.
+    pub fn task(mut owned: Box<R>, pause: impl Fn() -> Option<Duration> + Send + 'static) -> Self
     where
         R: Send,
     {
         let (jobs, mut queue) = mpsc::unbounded_channel::<Job<R>>();
         tokio::spawn(async move {
             while let Some(job) = queue.recv().await {
-                let lasts = pause();
+                let Some(lasts) = pause() else { return };
                 if !lasts.is_zero() {
                     tokio::time::sleep(lasts).await;
+                    // Killed in the middle of a pause: what it was about to do never happens.
+                    if pause().is_none() {
+                        return;
+                    }
                 }
                 job(&mut owned);
             }

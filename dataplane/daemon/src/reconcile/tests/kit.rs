@@ -26,9 +26,6 @@ use crate::reconcile::{
 /// The instant at which every test begins.
 const BEGIN: Millis = Millis(1_000_000_000);
 
-/// How long a job of a process that was killed lasts.
-const FOREVER: Duration = Duration::from_secs(1_000_000_000);
-
 /// What a node starts from.
 pub(super) struct Setup {
     pub(super) engines: Vec<EngineKind>,
@@ -204,7 +201,7 @@ impl Node {
         let dead = Arc::new(AtomicBool::new(false));
         let pause = |pace: &Pace| {
             let (pace, dead) = (pace.clone(), Arc::clone(&dead));
-            move || if dead.load(Ordering::Relaxed) { FOREVER } else { pace.get() }
+            move || (!dead.load(Ordering::Relaxed)).then(|| pace.get())
         };
         let mut lanes = Lanes::default();
         for kind in &setup.engines {
