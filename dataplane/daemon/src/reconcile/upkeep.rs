@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vipd_model::{LeaseExpiry, Millis, OwnerName, ServiceKey};
+use vipd_model::{LeaseExpiry, Millis, OwnerName, ProblemCode, ServiceKey};
 
 use super::core::Core;
 use super::journal::EventKind;
@@ -36,11 +36,15 @@ impl Reconciler {
         let now = Instant::now();
         let core = Arc::clone(&self.core);
         let core = core.read().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let due = |key: &&ServiceKey| {
-            let failure = core.tracks.get(key).and_then(|track| track.failure.as_ref());
-            failure.is_some_and(|failure| failure.retry_at <= now)
-        };
-        self.due.extend(core.tracks.failed().iter().filter(due).cloned());
+        let failure = |key: &ServiceKey| core.tracks.get(key).and_then(|track| track.failure.as_ref());
+        let due = |key: &&ServiceKey| failure(key).is_some_and(|failure| failure.retry_at <= now);
+        let mut keys: Vec<ServiceKey> = core.tracks.failed().iter().filter(due).cloned().collect();
+        // What one waits for another may be about to give up, and the other way round: only together can they swap.
+        let taken = |key: &ServiceKey| failure(key).is_some_and(|f| f.problem.code == ProblemCode::FrontendTaken);
+        if keys.iter().any(taken) {
+            keys.extend(core.tracks.failed().iter().cloned());
+        }
+        self.due.extend(keys);
     }
 
     /// A port that another program had may be free by now.

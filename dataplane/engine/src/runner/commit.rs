@@ -97,7 +97,7 @@ impl<S: Steps> Runner<S> {
                 if by_others || **first.entry(key).or_insert(value) != *value {
                     let text =
                         format!("{key} is in use by another service, with another content; it is taken over when free");
-                    problems.insert(index, Problem::new(ProblemCode::NotProgrammed, "", text));
+                    problems.insert(index, Problem::new(ProblemCode::FrontendTaken, "", text));
                     break;
                 }
             }
