@@ -21,7 +21,12 @@ impl<S: Steps> Runner<S> {
             let mut waiting = Vec::new();
             self.commit(rendered, made, &mut waiting);
             if waiting.len() == before {
-                made.outcomes.extend(waiting.into_iter().map(|(change, problem)| (change.key, Err(problem))));
+                for (change, problem) in waiting {
+                    // A transaction that failed before the batch was parted may have made some of it.
+                    let keys: Vec<_> = change.objects.into_keys().collect();
+                    self.put_back(&change.key, &keys, &mut made.stale);
+                    made.outcomes.push((change.key, Err(problem)));
+                }
                 return;
             }
             if waiting.is_empty() {
