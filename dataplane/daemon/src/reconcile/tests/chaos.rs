@@ -435,13 +435,17 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a number")))
 }
 
+/// Seeds that once failed, run every time: an object that was never removed, a killed node that worked on, two swaps
+/// that never happened, what a failed transaction left of a service that then had to wait.
+const ONCE_FAILED: [u64; 5] = [191, 2316, 7594, 9019, 9211];
+
 #[test]
 fn every_caller_is_told_its_own_truth_and_peace_brings_the_model() {
-    let seeds = match number("VIPD_CHAOS_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 1..number("VIPD_CHAOS_SEEDS").unwrap_or(100) + 1,
+    let seeds: Vec<u64> = match number("VIPD_CHAOS_SEED") {
+        Some(seed) => vec![seed],
+        None => ONCE_FAILED.into_iter().chain(1..=number("VIPD_CHAOS_SEEDS").unwrap_or(100)).collect(),
     };
-    let count = seeds.end - seeds.start;
+    let count = seeds.len();
     for seed in seeds {
         let one = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
