@@ -4,8 +4,9 @@ CARGO ?= cargo
 # The contract is compiled without a protoc binary; nobody is to come to need one.
 export PROTOC := /nonexistent
 
-# Which engine the conformance suite holds to the contract.
-ENGINE ?= userspace
+# Which engine the conformance suite holds to the contract: userspace, nftables, iptables, one of its back ends
+# (iptables-legacy, iptables-nft), or all.
+ENGINE ?= all
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
@@ -16,7 +17,7 @@ help:
 	@echo 'make test          every ring of tests, one line each; VIPD_TESTS_REQUIRE=all allows no skipping'
 	@echo 'make lint          rustfmt, clippy, cargo-deny (licences, bans, sources)'
 	@echo 'make advisories    known vulnerabilities of dependencies; needs the network'
-	@echo 'make conformance   the table of cases for one engine: ENGINE=$(ENGINE)'
+	@echo 'make conformance   the table of cases for one engine or all: ENGINE=$(ENGINE)'
 	@echo 'make bench         figures beside peers in the same run; writes docs/performance.md (minutes)'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make kill          1,000 kill -9 under writing clients (minutes)'

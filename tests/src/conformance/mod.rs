@@ -1,7 +1,7 @@
 //! One suite, every engine: cases × families × protocols, on a real `vipd`, with real packets.
 //!
-//! A case is a function over a [`World`]: a fresh lab with back ends and a daemon of the engine under test. It declares
-//! services over the API, sends traffic, and checks what the clients and the back ends saw. What must happen it asks
+//! A case is a function over a [`World`]: a fresh lab with back ends and a daemon of the [`Subject`], the engine under
+//! test. It declares services over the API, sends traffic, and checks what the clients and the back ends saw. What must happen it asks
 //! of Explain ([`World::check`]), and says itself where that would be too weak. Nothing here knows any engine: one that
 //! lacks something is excused only by the Features and algorithms that `GetInfo` says it lacks.
 //!
@@ -10,6 +10,7 @@
 
 pub mod cases;
 mod oracle;
+pub mod subject;
 pub mod table;
 pub mod world;
 
@@ -17,10 +18,11 @@ use anyhow::{Context as _, Result};
 use vipd_proto::v1::scheduler::Algorithm;
 use vipd_proto::v1::{EngineInfo, Feature};
 
-use crate::lab::{Daemon, Family, Lab};
+use crate::lab::Family;
 use crate::runner::{Trial, Verdict};
 use crate::traffic::Proto;
 
+pub use subject::{Subject, Variant};
 pub use world::{Vantage, World};
 
 /// Over which families and protocols a case runs.
@@ -102,44 +104,28 @@ impl Case {
     }
 }
 
-/// What the daemon under test says of the engine under test.
-///
-/// # Errors
-/// When it does not know the engine or says that it is not usable here, with its reason.
-pub fn probe(engine: &str) -> Result<EngineInfo> {
-    let lab = Lab::new()?;
-    let daemon = Daemon::start(&lab, engine, &["--no-engine-fallback"])?;
-    let info = daemon.api()?.info()?;
-    let number = info.default_engine;
-    let found =
-        info.engines.into_iter().find(|known| known.engine == number).context("GetInfo lists no such engine")?;
-    anyhow::ensure!(found.engine().as_str_name().eq_ignore_ascii_case(engine), "asked for {engine}, runs {found:?}");
-    anyhow::ensure!(found.usable, "{engine} is not usable here: {}", found.reason);
-    Ok(found)
-}
-
-/// The trials of every case, for one engine.
+/// The trials of every case, for one subject.
 #[must_use]
-pub fn trials(engine: &EngineInfo) -> Vec<Trial> {
+pub fn trials(subject: &Subject) -> Vec<Trial> {
     let mut trials = Vec::new();
     for case in cases::all() {
         for (proto, family, column) in COLUMNS {
             if !case.over.includes(proto, family) {
                 continue;
             }
-            let (name, engine) = (format!("{}/{column}", case.name), engine.clone());
-            trials.push(Trial { name, run: Box::new(move || run(&case, &engine, proto, family)) });
+            let (name, subject) = (format!("{}/{column}", case.name), subject.clone());
+            trials.push(Trial { name, run: Box::new(move || run(&case, &subject, proto, family)) });
         }
     }
     trials
 }
 
-fn run(case: &Case, engine: &EngineInfo, proto: Proto, family: Family) -> Result<Verdict> {
-    let lacking = case.lacking(engine, proto, family);
+fn run(case: &Case, subject: &Subject, proto: Proto, family: Family) -> Result<Verdict> {
+    let lacking = case.lacking(&subject.info, proto, family);
     if !lacking.is_empty() {
         return Ok(Verdict::Excused(lacking.join(", ")));
     }
-    let mut world = World::new(engine.clone(), proto, family)?;
+    let mut world = World::new(subject.clone(), proto, family)?;
     (case.run)(&mut world).with_context(|| format!("log of vipd:\n{}\n", world.daemon.log_tail()))?;
     Ok(Verdict::Passed)
 }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, anyhow, ensure};
 use prost::Message as _;
 use tonic::{Code, Status};
-use vipd_proto::v1::{Endpoint, EngineInfo, Feature, Network, Owner, Problem, Protocol, problem};
+use vipd_proto::v1::{Endpoint, Feature, Network, Owner, Problem, Protocol, problem};
 
+use super::Subject;
 use crate::api::{Api, Reply, Spec, endpoint};
 use crate::lab::{BACKENDS_V4, BACKENDS_V6, Daemon, Family, Host, Lab, VIPS_V4, VIPS_V6, vip};
 use crate::traffic::{Client, Flow, Proto, Server};
@@ -36,8 +37,8 @@ pub const EVERYWHERE: [Vantage; 4] = [Vantage::Client, Vantage::Neighbour, Vanta
 
 /// A fresh lab for one run of one case.
 pub struct World {
-    /// The engine under test, as `GetInfo` described it.
-    pub engine: EngineInfo,
+    /// The engine under test.
+    pub subject: Subject,
     /// The protocol of this run.
     pub proto: Proto,
     /// The family of this run.
@@ -53,12 +54,12 @@ pub struct World {
 }
 
 impl World {
-    pub(super) fn new(engine: EngineInfo, proto: Proto, family: Family) -> Result<Self> {
+    pub(super) fn new(subject: Subject, proto: Proto, family: Family) -> Result<Self> {
         let lab = Lab::new()?;
-        let daemon = Daemon::start(&lab, &engine_name(&engine), &["--no-engine-fallback"])?;
+        let daemon = subject.variant.start(&lab)?;
         let api = daemon.api()?;
         let servers = Vec::new();
-        let mut world = Self { engine, proto, family, api, daemon, servers, lab };
+        let mut world = Self { subject, proto, family, api, daemon, servers, lab };
         world.servers = (0..3).map(|n| world.server(n, PORT)).collect::<Result<_>>()?;
         world.warm_up()?;
         Ok(world)
@@ -173,16 +174,10 @@ impl World {
         (0..count).map(|_| self.established(to)).collect()
     }
 
-    /// The engine under test, as `--engine` takes it.
-    #[must_use]
-    pub fn engine_name(&self) -> String {
-        engine_name(&self.engine)
-    }
-
     /// True if the engine says so.
     #[must_use]
     pub fn has(&self, feature: Feature) -> bool {
-        self.engine.features.contains(&feature.into())
+        self.subject.info.features.contains(&feature.into())
     }
 
     /// `kill -9`, and a new daemon over the same state; returns when it answers.
@@ -193,7 +188,7 @@ impl World {
 
     /// A new daemon over the same state.
     pub fn start_again(&mut self) -> Result<()> {
-        self.daemon = Daemon::start(&self.lab, &engine_name(&self.engine), &["--no-engine-fallback"])?;
+        self.daemon = self.subject.variant.start(&self.lab)?;
         self.api = self.daemon.api()?;
         Ok(())
     }
@@ -209,11 +204,6 @@ impl World {
         self.lab.client.ip(&lines.join("\n"))?;
         Ok(addresses)
     }
-}
-
-/// As `--engine` takes it.
-fn engine_name(engine: &EngineInfo) -> String {
-    engine.engine().as_str_name().to_lowercase()
 }
 
 /// A status for people.

@@ -11,7 +11,6 @@ use vipd_proto::v1::{Frontend, Owner};
 use crate::api::{Spec, at, in_state, local};
 use crate::conformance::world::{OWNER, World, eventually};
 use crate::conformance::{Case, Over, Vantage};
-use crate::lab::Daemon;
 use crate::traffic::http::{Page, get};
 use crate::traffic::{Client, Proto, Server};
 
@@ -61,7 +60,7 @@ fn draining(world: &mut World) -> Result<()> {
 fn port_taken(world: &mut World) -> Result<()> {
     let _other = Server::start(&world.lab.node, "other", (METRICS.0, 9999), Proto::Tcp)?;
     world.daemon.stop()?;
-    let again = Daemon::start(&world.lab, &world.engine_name(), &["--metrics", "127.0.0.1:9999"]);
+    let again = world.subject.variant.start_with(&world.lab, &["--metrics", "127.0.0.1:9999"]);
     let error = again.err().map(|error| format!("{error:#}"));
     let error = error.ok_or_else(|| anyhow::anyhow!("it runs without the port it was told to serve"))?;
     ensure!(error.contains("127.0.0.1:9999"), "the address is not named: {error}");

@@ -9,8 +9,7 @@ use vipd_proto::v1::VerifyRequest;
 
 use crate::conformance::world::{World, eventually};
 use crate::conformance::{Case, Over, Vantage};
-use crate::lab::Family;
-use crate::lab::{vipd_binary, without_our_variables};
+use crate::lab::{Family, Host, vipd_binary, without_our_variables};
 
 pub(super) const CASES: &[Case] = &[
     Case::new("case_026_nobody_answers_arp_for_a_vip", Over::All, no_arp),
@@ -62,30 +61,30 @@ fn flushed(world: &mut World) -> Result<()> {
 }
 
 fn cleanup(world: &mut World) -> Result<()> {
-    let node = &world.lab.node;
-    node.run("nft add table inet foreign")?;
-    node.run("nft add chain inet foreign keep")?;
-    let snapshot = || -> Result<String> {
-        let mut all = node.run("nft list ruleset")?;
-        for what in ["ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip addr"] {
-            all += &node.run(what)?;
-        }
-        // Lifetimes and cache entries differ from one look to the next.
-        Ok(all.lines().filter(|line| !line.contains("valid_lft")).collect::<Vec<_>>().join("\n"))
-    };
+    world.lab.node.run("nft add table inet foreign")?;
+    world.lab.node.run("nft add chain inet foreign keep")?;
     world.daemon.kill()?;
     vipd(world, "cleanup")?;
-    let before = snapshot()?;
-    world.daemon = crate::lab::Daemon::start(&world.lab, &world.engine_name(), &["--no-engine-fallback"])?;
-    world.api = world.daemon.api()?;
+    let before = everything(&world.lab.node)?;
+    world.start_again()?;
     world.declare_network()?;
     world.put(&world.spec("web").at(world.vip(10), 80).to(world.backends()))?;
     world.daemon.kill()?;
     vipd(world, "cleanup")?;
-    let after = snapshot()?;
+    let after = everything(&world.lab.node)?;
     ensure!(before == after, "before:\n{before}\nafter:\n{after}");
     ensure!(after.contains("table inet foreign"), "the table of another program is gone");
     Ok(())
+}
+
+/// All of the kernel's state that decides where packets go.
+fn everything(node: &Host) -> Result<String> {
+    let mut all = node.run("nft list ruleset")?;
+    for what in ["ip rule", "ip -6 rule", "ip route show table all", "ip -6 route show table all", "ip addr"] {
+        all += &node.run(what)?;
+    }
+    // Lifetimes and cache entries differ from one look to the next.
+    Ok(all.lines().filter(|line| !line.contains("valid_lft")).collect::<Vec<_>>().join("\n"))
 }
 
 /// Runs the program on the node for a word of its command line.
