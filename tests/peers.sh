@@ -11,6 +11,7 @@ as_root() { if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi; }
 packages=()
 missing nft && packages+=(nftables)
 missing ip && packages+=(iproute2)
+missing iptables && packages+=(iptables)
 missing make && packages+=(make)
 missing cc && packages+=(gcc libc6-dev)
 missing go && packages+=(golang-go)

@@ -2,6 +2,7 @@
 //!
 //! * [`server`]: back ends that answer with their name and with the source address that they saw.
 //! * [`client`]: clients on any host; every attempt ends in one [`Outcome`].
+//! * [`stray`]: a segment that connection tracking calls INVALID.
 //! * [`tally`]: many outcomes, who answered how often, and whether that is even (chi-square, not eyeballing).
 //!
 //! The wire is text, one command a line (see [`server`]), so that a test can also be read in a packet capture.
@@ -10,6 +11,7 @@ pub mod chi_square;
 pub mod client;
 pub mod http;
 pub mod server;
+pub mod stray;
 pub mod tally;
 
 use std::io;

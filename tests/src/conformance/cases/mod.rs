@@ -5,6 +5,7 @@ mod contest;
 mod drain;
 mod field;
 mod health;
+mod host;
 mod kernel;
 mod lifecycle;
 mod limits;
@@ -16,6 +17,7 @@ mod schedulers;
 mod spread;
 mod stateful;
 mod stream;
+mod tracking;
 mod udp;
 
 use super::Case;
@@ -38,7 +40,9 @@ pub fn all() -> Vec<Case> {
         udp::CASES,
         contest::CASES,
         lifecycle::CASES,
+        tracking::CASES,
         kernel::CASES,
+        host::CASES,
         health::CASES,
         field::CASES,
     ]
