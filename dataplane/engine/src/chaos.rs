@@ -4,14 +4,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Problem, Selected, ServiceKey};
+use vipd_model::{EngineKind, Place, Problem, Selected, ServiceKey};
 
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
 use crate::guard::GuardEntry;
 use crate::node::Node;
 use crate::plan::{Objects, Operation, Plan};
-use crate::steps::{ApplyError, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps};
+use crate::steps::{ApplyError, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps, Sysctl};
 
 /// How often each mischief happens, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -193,6 +193,18 @@ impl<E: Steps> Steps for ChaosEngine<E> {
         self.engine.disturbed()
     }
 
+    fn disturber(&mut self) -> Option<String> {
+        self.engine.disturber()
+    }
+
+    fn sysctls(&self) -> Vec<Sysctl> {
+        self.engine.sysctls()
+    }
+
+    fn concerns(&self, key: &E::Key, place: Place, port: u16) -> bool {
+        self.engine.concerns(key, place, port)
+    }
+
     fn stale_flows(&self, operations: &[Operation<E::Key, E::Value>]) -> Vec<FlowFilter> {
         self.engine.stale_flows(operations)
     }
@@ -209,6 +221,10 @@ impl<E: Engine> Engine for ChaosEngine<E> {
 
     fn guard(&self, node: &Node, service: &Selected, numbers: &Assignments) -> Vec<GuardEntry> {
         self.engine.guard(node, service, numbers)
+    }
+
+    fn carries_flows(&self) -> bool {
+        self.engine.carries_flows()
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

@@ -21,9 +21,11 @@ pub mod runner;
 pub mod steps;
 
 pub use assignments::Assignments;
-pub use flow::FlowFilter;
+pub use flow::{Answerers, FlowFilter, Judge};
 pub use guard::{GuardEntry, GuardInput, InvalidPackets, Place};
 pub use node::Node;
 pub use plan::{Objects, Operation, Plan};
 pub use runner::{Outcome, Runner};
-pub use steps::{Applied, ApplyError, Counters, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps};
+pub use steps::{
+    Applied, ApplyError, Counters, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps, Sysctl,
+};

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 
 use vipd_model::feature::Ability;
-use vipd_model::{EndpointKey, EngineKind, Problem, ProblemCode, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Place, Problem, ProblemCode, Selected, ServiceKey};
 
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
@@ -79,6 +79,23 @@ pub trait Steps: Send {
         false
     }
 
+    /// Who wrote to what we program, as far as the kernel tells: `nft (pid 4211)`. Said once, for the journal.
+    fn disturber(&mut self) -> Option<String> {
+        None
+    }
+
+    /// Kernel settings that it has changed and `cleanup` puts back.
+    fn sysctls(&self) -> Vec<Sysctl> {
+        Vec::new()
+    }
+
+    /// Whether an object has a part in what becomes of a packet to this port of a place. For Explain, which shows the
+    /// service's objects that do. Pure.
+    fn concerns(&self, key: &Self::Key, place: Place, port: u16) -> bool {
+        let _ = (key, place, port);
+        true
+    }
+
     /// UDP flows that these operations, once applied, have made stale. Pure.
     fn stale_flows(&self, operations: &[Operation<Self::Key, Self::Value>]) -> Vec<FlowFilter> {
         let _ = operations;
@@ -119,6 +136,13 @@ pub trait Engine: Steps<Input = Selected> {
         Vec::new()
     }
 
+    /// Whether established flows end when their service's objects go: they hang on this process (the proxy's sockets)
+    /// and not on the kernel's connection tracking. A service that another engine takes over stays here, without new
+    /// flows, until they have ended.
+    fn carries_flows(&self) -> bool {
+        false
+    }
+
     /// Counters of these services, or of all if none is named.
     ///
     /// # Errors
@@ -149,6 +173,17 @@ impl<K, V> Default for Observed<K, V> {
     }
 }
 
+/// A kernel setting that vipd has changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Sysctl {
+    /// `net.ipv4.vs.conntrack`.
+    pub name: String,
+    /// What it is now.
+    pub value: String,
+    /// What it was, and will be again after `vipd cleanup`.
+    pub before: String,
+}
+
 /// Counters; absent: the engine cannot count it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -166,6 +201,24 @@ pub struct Counters {
     pub bytes_out: Option<u64>,
     /// Flows that got no endpoint.
     pub refused: Option<u64>,
+}
+
+impl Counters {
+    /// What this engine counts, with what others have counted of the same service before or beside it. What this one
+    /// cannot count stays absent: a sum of which a part is unknown is no sum.
+    #[must_use]
+    pub fn with(self, others: &Self) -> Self {
+        let sum = |own: Option<u64>, other: Option<u64>| own.map(|own| own.saturating_add(other.unwrap_or(0)));
+        Self {
+            connections: sum(self.connections, others.connections),
+            active: sum(self.active, others.active),
+            packets_in: sum(self.packets_in, others.packets_in),
+            packets_out: sum(self.packets_out, others.packets_out),
+            bytes_in: sum(self.bytes_in, others.bytes_in),
+            bytes_out: sum(self.bytes_out, others.bytes_out),
+            refused: sum(self.refused, others.refused),
+        }
+    }
 }
 
 /// What one service counted.

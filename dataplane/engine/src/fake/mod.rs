@@ -100,7 +100,7 @@ impl Steps for FakeEngine {
             let (inside, outside) = (serve_text(selection.inside), serve_text(selection.outside));
             objects.insert(
                 format!("{prefix}frontend {spot}"),
-                format!("{key} {:?} inside {inside} outside {outside}", service.algorithm),
+                format!("{key} {} inside {inside} outside {outside}", service.algorithm),
             );
         }
         let protocol = service.service.definition.protocol;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vipd_model::{Problem, ProblemCode, ServiceKey};
+use vipd_model::{Place, Problem, ProblemCode, ServiceKey};
 
 use super::{Made, Rendered, Runner};
 use crate::plan::Objects;
@@ -30,6 +30,15 @@ pub struct Drift {
     pub detail: String,
     /// Services that hold it; empty: the node's own, or nobody's.
     pub services: Vec<ServiceKey>,
+}
+
+/// An object as it was read back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The object, printed.
+    pub object: String,
+    /// How it disagrees with what was programmed; absent: it does not.
+    pub wrong: Option<String>,
 }
 
 impl Drift {
@@ -70,6 +79,29 @@ impl<S: Steps> Runner<S> {
         Ok(self.drifts(|key| keys.binary_search(key).is_ok()))
     }
 
+    /// One service's objects as the kernel has them now; with a port of a place, those that concern packets to it.
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    pub fn view(&mut self, service: &ServiceKey, at: Option<(Place, u16)>) -> Result<Vec<Seen>, EngineError> {
+        let mut keys = self.services.get(service).cloned().unwrap_or_default().into_vec();
+        keys.retain(|key| at.is_none_or(|(place, port)| self.steps.concerns(key, place, port)));
+        let kernel = self.steps.look(&keys)?;
+        let wanted = self.held.wanted_of(keys.iter());
+        let seen = keys.iter().filter_map(|key| match (kernel.get(key), wanted.get(key)) {
+            (Some(is), Some(wanted)) if is == wanted => Some(Seen { object: format!("{key} {is}"), wrong: None }),
+            (Some(is), Some(wanted)) => {
+                Some(Seen { object: format!("{key} {is}"), wrong: Some(format!("programmed was {wanted}")) })
+            }
+            (None, Some(wanted)) => Some(Seen {
+                object: key.to_string(),
+                wrong: Some(format!("is not in the kernel; programmed was {wanted}")),
+            }),
+            (_, None) => None,
+        });
+        Ok(seen.collect())
+    }
+
     fn drifts(&self, of_interest: impl Fn(&S::Key) -> bool) -> Vec<Drift> {
         let mut drifts = Vec::new();
         for (key, kernel, wanted) in self.held.differing().filter(|(key, ..)| of_interest(key)) {
@@ -86,7 +118,7 @@ impl<S: Steps> Runner<S> {
 
     /// Walks all services: drift is rare, and a reverse index would cost every service memory all the time.
     fn holders(&self, key: &S::Key) -> Vec<ServiceKey> {
-        let holds = |(_, keys): &(&ServiceKey, &Vec<S::Key>)| keys.binary_search(key).is_ok();
+        let holds = |(_, keys): &(&ServiceKey, &Box<[S::Key]>)| keys.binary_search(key).is_ok();
         self.services.iter().filter(holds).map(|(service, _)| service.clone()).collect()
     }
 
@@ -117,6 +149,11 @@ impl<S: Steps> Runner<S> {
     /// If they could not be removed; the next check tries again.
     pub fn release(&mut self) -> Result<usize, Problem> {
         self.holding = false;
+        if self.rests && self.services.is_empty() && self.retiring.is_empty() {
+            for key in std::mem::take(&mut self.node_keys) {
+                self.held.unwant(&key);
+            }
+        }
         let strays: Vec<_> =
             self.held.differing().filter(|(_, _, wanted)| wanted.is_none()).map(|(key, ..)| key.clone()).collect();
         let count = strays.len();

@@ -4,11 +4,12 @@
 //! A change goes in two halves, so that the caller can move capture (guard) or new flows (engine switch) between them:
 //! [`Runner::make`] adds and changes, [`Runner::finish`] removes what is left over. A batch that fails is bisected until
 //! the guilty service is alone ([`commit`]); what was in force for it is put back. Everything is O(change), but for
-//! [`Runner::check`], which reads the whole kernel. [`drift`] compares and repairs.
+//! [`Runner::check`], which reads the whole kernel. [`drift`] compares and repairs, [`node`] keeps the node's own objects.
 
 mod commit;
 mod drift;
 mod held;
+mod node;
 #[cfg(test)]
 mod tests;
 
@@ -20,9 +21,9 @@ use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
 use crate::node::Node;
 use crate::plan::{Objects, Plan};
-use crate::steps::{ApplyError, EngineError, Steps};
+use crate::steps::{ApplyError, EngineError, RenderError, Steps};
 
-pub use drift::{Drift, DriftKind};
+pub use drift::{Drift, DriftKind, Seen};
 use held::Held;
 
 /// How it went for one service.
@@ -47,11 +48,13 @@ pub struct Runner<S: Steps> {
     numbers: Assignments,
     held: Held<S::Key, S::Value>,
     /// Keys of the objects that each service holds now, sorted.
-    services: BTreeMap<ServiceKey, Vec<S::Key>>,
+    services: BTreeMap<ServiceKey, Box<[S::Key]>>,
     /// Keys that a service held before its last `make` and holds no more; they go with `finish`.
     retiring: BTreeMap<ServiceKey, BTreeSet<S::Key>>,
     /// Keys of the node's own objects.
     node_keys: BTreeSet<S::Key>,
+    /// Without services it has no objects at all, not even the node's own.
+    rests: bool,
     /// Keys whose last write failed and could not be read back; they are read before they are written again.
     unsure: BTreeSet<S::Key>,
     /// Objects of ours that nobody wants are kept: the desired state is not known to be complete.
@@ -80,6 +83,7 @@ impl<S: Steps> Runner<S> {
             services: BTreeMap::new(),
             retiring: BTreeMap::new(),
             node_keys: BTreeSet::new(),
+            rests: false,
             unsure: BTreeSet::new(),
             holding: true,
         })
@@ -115,35 +119,19 @@ impl<S: Steps> Runner<S> {
         self.held.in_kernel()
     }
 
-    /// Renders and applies the node's own objects. Services with node ports must be made again afterwards.
-    ///
-    /// # Errors
-    /// If they were not applied; the node as it was stays.
-    pub fn set_node(&mut self, node: Node) -> Result<Vec<FlowFilter>, Problem> {
-        let objects = self.steps.render_node(&node, &mut self.numbers);
-        let mut stale = Vec::new();
-        self.apply_alone(&objects, &mut stale).map_err(|error| problem(&error))?;
-        let keys: BTreeSet<_> = objects.keys().cloned().collect();
-        let before: BTreeSet<S::Key> = self.node_keys.clone();
-        for (key, value) in &objects {
-            self.held.want(key, value, !before.contains(key));
-        }
-        self.node_keys = keys;
-        self.node = node;
-        let gone: Vec<_> = before.into_iter().filter(|key| !self.node_keys.contains(key)).collect();
-        let unwanted: Vec<_> = gone.into_iter().filter(|key| self.held.unwant(key)).collect();
-        self.remove_alone(&unwanted, &mut stale).map_err(|error| problem(&error))?;
-        Ok(stale)
-    }
-
     /// Adds and changes what a batch of services needs. What they held before and need no more stays until `finish`.
     pub fn make(&mut self, batch: Vec<Change<S::Input>>) -> Made {
         let mut made = Made::default();
+        let asleep = match batch.iter().any(|(_, input)| input.is_some()) {
+            true => self.wake(&mut made.stale).err(),
+            false => None,
+        };
         let mut rendered = Vec::with_capacity(batch.len());
         for (key, input) in batch {
-            let objects = match &input {
-                None => Ok(Objects::new()),
-                Some(input) => self.steps.render(&self.node, input, &mut self.numbers),
+            let objects = match (&input, &asleep) {
+                (None, _) => Ok(Objects::new()),
+                (Some(_), Some(problem)) => Err(RenderError { problem: problem.clone() }),
+                (Some(input), None) => self.steps.render(&self.node, input, &mut self.numbers),
             };
             match objects {
                 Ok(objects) => rendered.push(Rendered { key, objects }),
@@ -151,6 +139,7 @@ impl<S: Steps> Runner<S> {
             }
         }
         self.commit_all(rendered, &mut made);
+        self.sleep();
         made
     }
 
@@ -169,7 +158,8 @@ impl<S: Steps> Runner<S> {
             retiring.insert(key);
         }
         if !change.objects.is_empty() {
-            self.services.insert(change.key.clone(), change.objects.keys().cloned().collect());
+            let keys = change.objects.keys().cloned().collect();
+            self.services.insert(change.key.clone(), keys);
         }
         if !retiring.is_empty() {
             self.retiring.insert(change.key.clone(), retiring);
@@ -195,8 +185,15 @@ impl<S: Steps> Runner<S> {
         }
         if self.remove(&unwanted, &mut made.stale).is_ok() {
             made.outcomes = services.iter().map(|service| (service.clone(), Ok(()))).collect();
-            return made;
+        } else {
+            self.finish_alone(of_service, &mut made);
         }
+        self.sleep();
+        made
+    }
+
+    /// Service by service, since together it failed.
+    fn finish_alone(&mut self, of_service: Vec<(&ServiceKey, Vec<S::Key>)>, made: &mut Made) {
         for (service, keys) in of_service {
             let outcome = self.remove_alone(&keys, &mut made.stale).map_err(|error| problem(&error));
             if outcome.is_err() {
@@ -208,12 +205,13 @@ impl<S: Steps> Runner<S> {
             }
             made.outcomes.push((service.clone(), outcome));
         }
-        made
     }
 
     /// What a batch would do to the kernel. Changes nothing.
     pub fn dry_run(&self, batch: Vec<Change<S::Input>>) -> (Plan<S::Key, S::Value>, Vec<Outcome>) {
         let mut numbers = self.numbers.clone();
+        let wakes = self.is_asleep() && batch.iter().any(|(_, input)| input.is_some());
+        let sleeps = self.would_sleep(&batch);
         let mut outcomes = Vec::new();
         let mut rendered = Vec::with_capacity(batch.len());
         for (key, input) in batch {
@@ -229,7 +227,10 @@ impl<S: Steps> Runner<S> {
         let (rendered, contended) = self.part_contended(rendered);
         outcomes.extend(contended.into_iter().map(|(change, problem)| (change.key, Err(problem))));
         let mut given_up: BTreeMap<&S::Key, u32> = BTreeMap::new();
-        let mut want = Objects::new();
+        let mut want = if wakes { self.steps.render_node(&self.node, &mut numbers) } else { Objects::new() };
+        if sleeps {
+            self.node_keys.iter().for_each(|key| *given_up.entry(key).or_default() += 1);
+        }
         for change in &rendered {
             let held = self.services.get(&change.key).into_iter().flatten();
             let retiring = self.retiring.get(&change.key).into_iter().flatten();

@@ -22,7 +22,7 @@ async fn plan_tells_what_then_happens_and_changes_nothing() {
             (Action::Add, "guard refuse 10.96.0.2 . tcp . 80 reject"),
             (Action::Remove, "userspace endpoint ops/web all4 10.1.0.1:8080 tcp weight 1"),
             (Action::Add, "userspace endpoint ops/web all4 10.1.0.3:8080 tcp weight 1"),
-            (Action::Add, "userspace frontend 10.96.0.2 . tcp . 80 ops/new Rr inside reject outside reject"),
+            (Action::Add, "userspace frontend 10.96.0.2 . tcp . 80 ops/new RR inside reject outside reject"),
         ]
     );
     let messages = node.kernel.messages();

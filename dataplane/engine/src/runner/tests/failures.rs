@@ -211,3 +211,17 @@ fn a_service_that_cannot_be_repaired_does_not_hold_up_the_others() {
     assert_eq!(failures(&runner.repair()), ["s4"]);
     assert_eq!(kernel.objects(), rendered(all.iter().filter(|s| s.key != key("s4"))));
 }
+
+#[test]
+fn a_view_shows_what_the_kernel_has_and_where_it_disagrees() {
+    let kernel = FakeKernel::default();
+    let mut runner = runner(&kernel);
+    change(&mut runner, vec![to(&service("web", &[1], &[1, 2])), to(&service("other", &[2], &[1]))]);
+    let seen = |runner: &mut Runner<FakeEngine>| runner.view(&key("web"), None).unwrap();
+    assert_eq!(seen(&mut runner).len(), 3);
+    assert!(seen(&mut runner).iter().all(|one| one.wrong.is_none()));
+    kernel.remove_behind_us(|name| name.ends_with("10.1.0.2:8080"));
+    kernel.write_behind_us("nftables endpoint ops/web all4 10.1.0.1:8080", "tcp weight 9");
+    let wrong: Vec<_> = seen(&mut runner).into_iter().filter_map(|one| one.wrong).collect();
+    assert_eq!(wrong, ["programmed was tcp weight 1", "is not in the kernel; programmed was tcp weight 1"]);
+}

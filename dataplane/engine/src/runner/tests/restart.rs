@@ -74,3 +74,57 @@ fn the_nodes_own_objects_follow_the_node() {
     runner.repair();
     assert_eq!(kernel.dump(), "nftables inside cni0 local\nnftables inside eth9 local\n");
 }
+
+fn on_two_interfaces() -> Node {
+    let mut node = Node::default();
+    node.network.local_source_interfaces = vec!["cni0".to_owned(), "veth*".to_owned()];
+    node
+}
+
+#[test]
+fn an_engine_that_rests_has_nothing_in_the_kernel_until_it_serves_something() {
+    let kernel = FakeKernel::default();
+    let mut runner = Runner::start(FakeEngine::new(KIND, kernel.clone())).unwrap().resting();
+    runner.set_node(on_two_interfaces()).unwrap();
+    runner.release().unwrap();
+    assert_eq!(kernel.messages(), 0);
+    let (planned, _) = runner.dry_run(vec![to(&service("web", &[1], &[1]))]);
+    assert_eq!(planned.make.len(), 4, "two of its own, two of the service");
+    change(&mut runner, vec![to(&service("web", &[1], &[1])), to(&service("two", &[2], &[]))]);
+    assert_eq!(kernel.objects().len(), 5);
+    change(&mut runner, vec![gone("web")]);
+    assert_eq!(kernel.objects().len(), 3, "one is left to serve");
+    let (planned, _) = runner.dry_run(vec![gone("two")]);
+    assert_eq!(planned.finish.len(), 3);
+    change(&mut runner, vec![gone("two")]);
+    assert_eq!(kernel.dump(), "");
+    // What does not come up leaves nothing either.
+    kernel.refuse("nftables inside veth*");
+    assert_eq!(change(&mut runner, vec![to(&service("web", &[1], &[1]))]), ["web"]);
+    assert_eq!(kernel.dump(), "");
+    kernel.accept("nftables inside veth*");
+    kernel.refuse("nftables frontend 10.96.0.1 . tcp . 80");
+    assert_eq!(change(&mut runner, vec![to(&service("web", &[1], &[1]))]), ["web"]);
+    assert_eq!(kernel.dump(), "");
+    kernel.accept("nftables frontend 10.96.0.1 . tcp . 80");
+    assert!(change(&mut runner, vec![to(&service("web", &[1], &[1]))]).is_empty());
+    assert_eq!(kernel.objects().len(), 4);
+    assert_eq!(runner.check().unwrap(), []);
+}
+
+#[test]
+fn while_holding_nothing_rests() {
+    let kernel = FakeKernel::default();
+    let mut first = Runner::start(FakeEngine::new(KIND, kernel.clone())).unwrap().resting();
+    first.set_node(on_two_interfaces()).unwrap();
+    change(&mut first, vec![to(&service("web", &[1], &[1]))]);
+    let before = kernel.objects();
+
+    let mut runner = Runner::start(FakeEngine::new(KIND, kernel.clone())).unwrap().resting();
+    runner.set_node(on_two_interfaces()).unwrap();
+    change(&mut runner, vec![to(&service("other", &[2], &[2]))]);
+    change(&mut runner, vec![gone("other")]);
+    assert_eq!(kernel.objects(), before, "web may be declared yet");
+    assert_eq!(runner.release().unwrap(), 4);
+    assert_eq!(kernel.dump(), "");
+}
