@@ -5,6 +5,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use vipd_proto::v1::Feature;
+use vipd_proto::v1::scheduler::Algorithm;
 
 use super::stage::Stage;
 use crate::lab::Family;
@@ -57,7 +59,16 @@ pub(super) fn who_answers(stage: &Stage) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn endpoint_dies(stage: &mut Stage) -> Result<()> {
+/// An engine that retries needs no telling; the others are told, and nobody notices either.
+pub(super) fn endpoint_goes(stage: &mut Stage) -> Result<()> {
+    if stage.engine_info()?.features.contains(&Feature::Retry.into()) {
+        endpoint_dies(stage)
+    } else {
+        endpoint_leaves(stage)
+    }
+}
+
+fn endpoint_dies(stage: &mut Stage) -> Result<()> {
     say("b2 is killed; vipd is not told. 300 requests:");
     stage.stop_server(1);
     let tally = stage.client(Proto::Tcp).ask_many(300, Stage::web(Family::V4))?;
@@ -74,10 +85,24 @@ pub(super) fn endpoint_dies(stage: &mut Stage) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn scheduler_changes(stage: &Stage) -> Result<()> {
-    say("Weights and a scheduler are changed live, under traffic");
+fn endpoint_leaves(stage: &Stage) -> Result<()> {
+    say("b2 is taken out and put back, ten times, under traffic");
+    let tally = under_traffic(stage, || {
+        for round in 0..20 {
+            let endpoints: Vec<_> = (0..3).filter(|backend| round % 2 == 1 || *backend != 1).collect();
+            let words: Vec<_> = endpoints.into_iter().map(|backend| stage.endpoint(backend, Family::V4)).collect();
+            stage.quiet_vipctl(&format!("set-endpoints web {}", words.join(" ")), "")?;
+        }
+        Ok(())
+    })?;
+    println!("  TCP V4: {tally}; nobody noticed");
+    Ok(())
+}
+
+/// Asks all along while something happens; nobody may notice.
+fn under_traffic(stage: &Stage, happens: impl FnOnce() -> Result<()>) -> Result<Tally> {
     let running = AtomicBool::new(true);
-    let failed = thread::scope(|scope| -> Result<u64> {
+    let tally = thread::scope(|scope| {
         let background = scope.spawn(|| -> Result<Tally> {
             let mut tally = Tally::default();
             while running.load(Ordering::Relaxed) {
@@ -85,14 +110,19 @@ pub(super) fn scheduler_changes(stage: &Stage) -> Result<()> {
             }
             Ok(tally)
         });
-        let changed = change(stage);
+        let happened = happens();
         running.store(false, Ordering::Relaxed);
-        let tally = background.join().map_err(|_| anyhow::anyhow!("the background client died"))??;
-        changed?;
-        println!("  meanwhile {} requests, {} failed", tally.total(), tally.total() - tally.answered());
-        Ok(tally.total() - tally.answered())
+        let tally = background.join().map_err(|_| anyhow::anyhow!("the background client died"))?;
+        happened.and(tally)
     })?;
-    ensure!(failed == 0, "{failed} requests failed while the scheduler changed");
+    ensure!(tally.answered() == tally.total() && tally.total() > 0, "somebody noticed: {tally}");
+    Ok(tally)
+}
+
+pub(super) fn scheduler_changes(stage: &Stage) -> Result<()> {
+    say("Weights and a scheduler are changed live, under traffic");
+    let tally = under_traffic(stage, || change(stage))?;
+    println!("  meanwhile {} requests, {} failed", tally.total(), tally.total() - tally.answered());
     let tally = stage.client(Proto::Tcp).ask_many(300, Stage::web(Family::V4))?;
     tally.is_drawn_from(&[("b1", 4.0), ("b2", 1.0), ("b3", 1.0)])?;
     println!("  TCP V4: {tally}; by weight 4:1:1");
@@ -103,7 +133,9 @@ fn change(stage: &Stage) -> Result<()> {
     let endpoints: Vec<_> = (0..3).map(|backend| stage.endpoint(backend, Family::V4)).collect();
     let line = format!("set-endpoints web {},weight=4 {} {}", endpoints[0], endpoints[1], endpoints[2]);
     stage.vipctl(&line, "")?;
-    stage.vipctl("set-scheduler web WRR", "")?;
+    let known = stage.engine_info()?.algorithms;
+    let algorithm = if known.contains(&Algorithm::Wrr.into()) { "WRR" } else { "RANDOM" };
+    stage.vipctl(&format!("set-scheduler web {algorithm}"), "")?;
     thread::sleep(Duration::from_millis(300));
     Ok(())
 }
@@ -142,7 +174,14 @@ pub(super) fn daemon_is_killed(stage: &mut Stage) -> Result<()> {
     say("vipd is killed with SIGKILL and started again; nobody declares anything anew");
     let begin = Instant::now();
     stage.daemon.kill()?;
-    stage.start_daemon()?;
+    if stage.engine == "userspace" {
+        stage.start_daemon()?;
+    } else {
+        let tally = stage.client(Proto::Tcp).ask_many(100, Stage::web(Family::V4))?;
+        ensure!(tally.answered() == 100, "the rules serve without the daemon: {tally}");
+        println!("  while it is dead, 100 requests: {tally}");
+        stage.start_daemon()?;
+    }
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let outcome = stage.client(Proto::Tcp).ask(Stage::web(Family::V4))?;
@@ -151,7 +190,9 @@ pub(super) fn daemon_is_killed(stage: &mut Stage) -> Result<()> {
         }
         ensure!(Instant::now() < deadline, "not served after the restart: {outcome:?}");
     }
-    println!("  the first request is answered {} ms after the kill", begin.elapsed().as_millis());
+    if stage.engine == "userspace" {
+        println!("  the first request is answered {} ms after the kill", begin.elapsed().as_millis());
+    }
     let tally = stage.client(Proto::Udp).ask_many(30, Stage::web(Family::V6))?;
     ensure!(tally.answered() == 30, "UDP after the restart: {tally}");
     while stage.quiet_vipctl("get", "")?.contains("PENDING") {
@@ -159,4 +200,21 @@ pub(super) fn daemon_is_killed(stage: &mut Stage) -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
     stage.vipctl("get", "").map(drop)
+}
+
+pub(super) fn engines_are_switched(stage: &Stage, engines: &[String]) -> Result<()> {
+    say("The engine is switched under traffic, with a connection that stays open");
+    let flow = stage.client(Proto::Tcp).open(Stage::web(Family::V4))?;
+    let flow = flow.map_err(|outcome| anyhow::anyhow!("no connection: {outcome:?}"))?;
+    let home = flow.ask().by().context("no answer on the long connection")?.to_owned();
+    let tally = under_traffic(stage, || {
+        for engine in engines.iter().chain(engines.iter().rev()) {
+            stage.vipctl(&format!("node default-engine {engine}"), "")?;
+            let outcome = flow.ask();
+            ensure!(outcome.by() == Some(home.as_str()), "the long connection broke at {engine}: {outcome:?}");
+        }
+        Ok(())
+    })?;
+    println!("  meanwhile {} requests, 0 failed; the connection to {home} goes on", tally.total());
+    Ok(())
 }

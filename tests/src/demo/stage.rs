@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use vipd_proto::v1::EngineInfo;
 
 use crate::lab::{Daemon, Family, Lab, vip};
 use crate::traffic::{Client, Proto, Server};
@@ -21,7 +22,7 @@ pub(super) struct Stage {
     /// TCP and UDP, both families, by back end.
     servers: Vec<(usize, Vec<Server>)>,
     vipctl: PathBuf,
-    engine: String,
+    pub(super) engine: String,
 }
 
 impl Stage {
@@ -65,6 +66,13 @@ impl Stage {
         let names: Vec<_> = usable.map(|engine| engine.engine().as_str_name().to_lowercase()).collect();
         ensure!(!names.is_empty(), "no engine is usable here");
         Ok(names)
+    }
+
+    /// What `GetInfo` says of the engine that the daemon runs.
+    pub(super) fn engine_info(&self) -> Result<EngineInfo> {
+        let info = self.daemon.api()?.info()?;
+        let number = info.default_engine;
+        info.engines.into_iter().find(|engine| engine.engine == number).context("GetInfo lists no such engine")
     }
 
     pub(super) fn start_server(&mut self, backend: usize) -> Result<()> {
