@@ -1,0 +1,84 @@
+//! What the engine and the guard have in common: both families, read and written.
+
+use std::collections::BTreeMap;
+
+use vipd_engine::{Applied, ApplyError, Assignments, EngineError, Objects, Observed, Operation};
+use vipd_model::{Family, ProblemCode};
+
+use crate::names::Role;
+use crate::object::{Key, Value};
+use crate::save::Saved;
+use crate::side::Side;
+use crate::tables::{Tables, TablesError};
+
+/// Both families of one role, on one back end.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) role: Role,
+    pub(crate) tables: Tables,
+    sides: [Side; 2],
+    /// Both were read once: what we then do not have, nobody else makes.
+    read: bool,
+}
+
+impl Lane {
+    pub(crate) fn new(role: Role, tables: Tables) -> Self {
+        Self { role, tables, sides: Family::ALL.map(|family| Side::new(role, family)), read: false }
+    }
+
+    pub(crate) fn side(&self, family: Family) -> &Side {
+        &self.sides[family as usize]
+    }
+
+    pub(crate) fn observe(&mut self) -> Result<Observed<Key, Value>, EngineError> {
+        let mut objects = Objects::new();
+        for family in Family::ALL {
+            let side = &mut self.sides[family as usize];
+            let saved =
+                if self.read && side.is_idle() { Ok(Saved::default()) } else { self.tables.read(self.role, family) };
+            let saved = saved.map_err(|error| EngineError {
+                operation: "read iptables",
+                message: error.to_string(),
+                retry: true,
+            })?;
+            objects.extend(side.read(&saved));
+        }
+        self.read = true;
+        Ok(Observed { objects, numbers: Assignments::default() })
+    }
+
+    /// One script for each family, and in it one commit for each table.
+    pub(crate) fn apply(&mut self, operations: &[Operation<Key, Value>]) -> Result<(), ApplyError> {
+        let mut written = false;
+        for family in Family::ALL {
+            let side = &mut self.sides[family as usize];
+            let mut mine = operations.iter().filter(|operation| operation.key().family() == family).peekable();
+            if mine.peek().is_none() {
+                continue;
+            }
+            let staged = side.stage(mine);
+            if !staged.script.is_empty() {
+                self.tables.write(family, &staged.script).map_err(|error| failed(&error, written))?;
+                written = true;
+            }
+            *side = staged.after;
+        }
+        Ok(())
+    }
+
+    /// Packets and bytes that passed each rule of our own chains that translates.
+    pub(crate) fn counts(&self) -> Result<BTreeMap<Family, Saved>, TablesError> {
+        let served = Family::ALL.into_iter().filter(|family| !self.side(*family).is_idle());
+        served.map(|family| Ok((family, self.tables.read(self.role, family)?))).collect()
+    }
+}
+
+fn failed(error: &TablesError, anything_before: bool) -> ApplyError {
+    let unknown = anything_before || error.may_have_acted();
+    ApplyError {
+        code: ProblemCode::NotProgrammed,
+        message: error.to_string(),
+        applied: if unknown { Applied::Unknown } else { Applied::Nothing },
+        retry: true,
+    }
+}

@@ -1,0 +1,95 @@
+//! The text that `iptables-restore --noflush` is fed: as many tables as must change, one commit each.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use crate::names::Table;
+
+/// Changes of one family.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    tables: BTreeMap<Table, Changes>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Changes {
+    /// Chains of ours, and what they are to be; absent: gone.
+    chains: BTreeMap<String, Option<Arc<str>>>,
+    /// Rules of ours in others' chains that go.
+    deleted: Vec<(String, String)>,
+    /// The same that come, each before all others.
+    inserted: Vec<(String, String)>,
+}
+
+impl Script {
+    /// A chain is to have these rules, one a line, or to go.
+    pub(crate) fn chain(&mut self, table: Table, chain: &str, rules: Option<Arc<str>>) {
+        self.tables.entry(table).or_default().chains.insert(chain.to_owned(), rules);
+    }
+
+    pub(crate) fn insert(&mut self, table: Table, chain: &str, rule: String) {
+        self.tables.entry(table).or_default().inserted.push((chain.to_owned(), rule));
+    }
+
+    pub(crate) fn delete(&mut self, table: Table, chain: &str, rule: String) {
+        self.tables.entry(table).or_default().deleted.push((chain.to_owned(), rule));
+    }
+
+    /// Nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tables.is_empty()
+    }
+
+    /// How many commits it takes.
+    pub(crate) fn commits(&self) -> usize {
+        self.tables.len()
+    }
+
+    /// What refuses comes before what leads there, and goes after it: the filter table is written first, unless the
+    /// jumps are taken back.
+    pub(crate) fn render(&self) -> String {
+        let takes_back = self.tables.values().any(|changes| !changes.deleted.is_empty() && changes.inserted.is_empty());
+        let mut order = Table::ALL;
+        if takes_back {
+            order.reverse();
+        }
+        let mut text = String::new();
+        for table in order {
+            if let Some(changes) = self.tables.get(&table) {
+                changes.render(table, &mut text);
+            }
+        }
+        text
+    }
+}
+
+impl Changes {
+    fn render(&self, table: Table, text: &mut String) {
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "*{table}");
+        for chain in self.chains.keys() {
+            // Makes it, or empties it.
+            let _ = writeln!(text, ":{chain} - [0:0]");
+        }
+        for (chain, rule) in &self.deleted {
+            let _ = writeln!(text, "-D {chain} {rule}");
+        }
+        for (chain, rules) in &self.chains {
+            for rule in rules.iter().flat_map(|rules| rules.lines()) {
+                text.push_str("-A ");
+                text.push_str(chain);
+                text.push(' ');
+                text.push_str(rule);
+                text.push('\n');
+            }
+        }
+        for (chain, rule) in &self.inserted {
+            let _ = writeln!(text, "-I {chain} {rule}");
+        }
+        for (chain, _) in self.chains.iter().filter(|(_, rules)| rules.is_none()) {
+            let _ = writeln!(text, "-X {chain}");
+        }
+        text.push_str("COMMIT\n");
+    }
+}
