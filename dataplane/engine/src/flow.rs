@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use vipd_model::{Family, PortRange, Protocol};
 
 /// Flows to forget. Every field that is given must match; the original port always is, so that a filter can never name
@@ -35,9 +36,52 @@ pub struct Answerers {
 }
 
 impl Answerers {
-    fn allow(&self, source: IpAddr, port: u16, asked: u16) -> bool {
+    /// Whether this source may answer what was sent to port `asked`.
+    #[must_use]
+    pub fn allow(&self, source: IpAddr, port: u16, asked: u16) -> bool {
         let is = |(address, at): &(IpAddr, u16)| *address == source && (*at == port || (*at == 0 && asked == port));
         self.endpoints.iter().any(is) || self.relays.contains(&port)
+    }
+}
+
+/// Something for each port of addresses: what a flow was sent to.
+#[derive(Clone, Debug)]
+pub struct Places<T>(HashMap<(Protocol, IpAddr), Vec<(PortRange, T)>>);
+
+impl<T> Default for Places<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T> Places<T> {
+    /// What stood there with the same ports does not any more.
+    pub fn insert(&mut self, protocol: Protocol, address: IpAddr, ports: PortRange, value: T) {
+        let known = self.0.entry((protocol, address)).or_default();
+        known.retain(|(other, _)| *other != ports);
+        known.push((ports, value));
+    }
+
+    /// What stands at a port: a single port before a range that has it too, as in every engine.
+    pub fn find(&self, protocol: Protocol, address: IpAddr, port: u16) -> Option<&T> {
+        let known = self.0.get(&(protocol, address))?.iter();
+        let here = known.filter(|(ports, _)| ports.contains(port)).min_by_key(|(ports, _)| !ports.is_one());
+        here.map(|(_, value)| value)
+    }
+
+    /// Whether nothing stands anywhere.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over what stands in another; it holds where both have something.
+    pub fn merge(&mut self, other: Self) {
+        for ((protocol, address), known) in other.0 {
+            for (ports, value) in known {
+                self.insert(protocol, address, ports, value);
+            }
+        }
     }
 }
 
@@ -45,39 +89,41 @@ impl Answerers {
 /// still runs. Flows to places that it does not know are none of its business.
 #[derive(Clone, Debug, Default)]
 pub struct Judge {
-    places: HashMap<IpAddr, Vec<(PortRange, Arc<Answerers>)>>,
+    places: Places<Arc<Answerers>>,
+    refused: Vec<IpNet>,
 }
 
 impl Judge {
     /// Flows to these ports of an address are judged from now on.
     pub fn add(&mut self, address: IpAddr, ports: PortRange, answerers: &Arc<Answerers>) {
-        let known = self.places.entry(address).or_default();
-        known.retain(|(other, _)| *other != ports);
-        known.push((ports, Arc::clone(answerers)));
+        self.places.insert(Protocol::Udp, address, ports, Arc::clone(answerers));
+    }
+
+    /// Nobody may answer for addresses of these ranges that it does not know.
+    pub fn refuse_unknown(&mut self, ranges: &[IpNet]) {
+        self.refused.extend_from_slice(ranges);
     }
 
     /// Takes over what another judges; it knows better where both do.
     pub fn merge(&mut self, other: Self) {
-        for (address, known) in other.places {
-            for (ports, answerers) in known {
-                self.add(address, ports, &answerers);
-            }
-        }
+        self.places.merge(other.places);
+        self.refused.extend(other.refused);
     }
 
     /// Whether there is nothing to judge.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.places.is_empty() && self.refused.is_empty()
     }
 
     /// Whether a UDP flow that was sent `to` and is answered by `from` must be forgotten.
     #[must_use]
     pub fn is_stale(&self, to: (IpAddr, u16), from: (IpAddr, u16)) -> bool {
-        let known = self.places.get(&to.0).into_iter().flatten();
-        // A single port stands before a range that has it too, as in every engine.
-        let of_port = known.filter(|(ports, _)| ports.contains(to.1)).min_by_key(|(ports, _)| !ports.is_one());
-        of_port.is_some_and(|(_, answerers)| !answerers.allow(from.0, from.1, to.1))
+        let answerers = self.places.find(Protocol::Udp, to.0, to.1);
+        match answerers {
+            Some(answerers) => !answerers.allow(from.0, from.1, to.1),
+            None => self.refused.iter().any(|range| range.contains(&to.0)),
+        }
     }
 }
 
@@ -119,6 +165,14 @@ mod tests {
         assert!(stale(&judge, 1_001, ([10, 1, 0, 1], 1_002)));
         assert!(stale(&judge, 1_500, ([10, 1, 0, 1], 1_500)));
         assert!(!stale(&judge, 1_500, ([10, 1, 0, 2], 80)));
+    }
+
+    #[test]
+    fn nobody_answers_for_what_was_deleted_from_a_virtual_range() {
+        let mut judge = Judge::default();
+        judge.refuse_unknown(&["10.96.0.0/16".parse().unwrap()]);
+        assert!(stale(&judge, 53, ([10, 1, 0, 1], 5353)));
+        assert!(!judge.is_stale(([192, 0, 2, 1].into(), 53), ([10, 1, 0, 1].into(), 5353)), "elsewhere");
     }
 
     #[test]

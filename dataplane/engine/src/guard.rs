@@ -95,6 +95,15 @@ pub enum GuardEntry {
 }
 
 impl GuardEntry {
+    /// The proxy's port that it captures to.
+    #[must_use]
+    pub fn captured_to(&self) -> Option<u16> {
+        match self {
+            Self::Capture { port, .. } => Some(*port),
+            Self::Refuse { .. } | Self::Allow { .. } => None,
+        }
+    }
+
     /// The frontend.
     #[must_use]
     pub fn spot(&self) -> &Spot {

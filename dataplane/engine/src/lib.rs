@@ -21,7 +21,7 @@ pub mod runner;
 pub mod steps;
 
 pub use assignments::Assignments;
-pub use flow::{Answerers, FlowFilter, Judge};
+pub use flow::{Answerers, FlowFilter, Judge, Places};
 pub use guard::{GuardEntry, GuardInput, InvalidPackets, Place};
 pub use node::Node;
 pub use plan::{Objects, Operation, Plan};

@@ -209,6 +209,33 @@ impl Counters {
     #[must_use]
     pub fn with(self, others: &Self) -> Self {
         let sum = |own: Option<u64>, other: Option<u64>| own.map(|own| own.saturating_add(other.unwrap_or(0)));
+        self.each(others, sum)
+    }
+
+    /// Both together; what only one of them counted is that one's.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        let sum = |one: Option<u64>, other: Option<u64>| match (one, other) {
+            (None, None) => None,
+            (one, other) => Some(one.unwrap_or(0).saturating_add(other.unwrap_or(0))),
+        };
+        self.each(other, sum)
+    }
+
+    /// What stays counted when the engine has given the service up: nothing is active there.
+    #[must_use]
+    pub fn ended(&self) -> Self {
+        Self { active: None, ..*self }
+    }
+
+    /// Whether nothing was counted.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        let none = |_, other: Option<u64>| other.filter(|count| *count > 0);
+        Self::default().each(self, none) == Self::default()
+    }
+
+    fn each(&self, others: &Self, sum: impl Fn(Option<u64>, Option<u64>) -> Option<u64>) -> Self {
         Self {
             connections: sum(self.connections, others.connections),
             active: sum(self.active, others.active),

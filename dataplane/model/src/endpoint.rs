@@ -52,6 +52,16 @@ pub enum EndpointState {
     NotReady,
 }
 
+impl fmt::Display for EndpointState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ready => "READY",
+            Self::Draining => "DRAINING",
+            Self::NotReady => "NOT_READY",
+        })
+    }
+}
+
 /// What ends flows that outlast the drain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OnExpiry {

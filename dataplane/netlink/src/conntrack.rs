@@ -26,6 +26,7 @@ const DELETE: u16 = 0x102;
 mod attribute {
     pub(super) const TUPLE_ORIGINAL: u16 = 1;
     pub(super) const TUPLE_REPLY: u16 = 2;
+    pub(super) const PROTOINFO: u16 = 4;
     pub(super) const ID: u16 = 12;
     pub(super) const ZONE: u16 = 18;
     pub(super) const FILTER: u16 = 25;
@@ -196,6 +197,19 @@ pub struct Flow {
     pub reply: Tuple,
     /// The kernel's number for the entry.
     pub id: Option<u32>,
+    /// `enum tcp_conntrack` of a TCP flow.
+    pub tcp_state: Option<u8>,
+}
+
+/// `TCP_CONNTRACK_LAST_ACK`, `_TIME_WAIT` and `_CLOSE` (nf_conntrack_tcp.h): both sides have said that they are done.
+const TCP_OVER: std::ops::RangeInclusive<u8> = 6..=8;
+
+impl Flow {
+    /// Whether it still carries something: a TCP connection that both sides have ended stays in the table for a while.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.tcp_state.is_none_or(|state| !TCP_OVER.contains(&state))
+    }
 }
 
 /// Reads a conntrack message behind its `nfgenmsg`; flows of other zones than the default one are none of ours.
@@ -208,6 +222,8 @@ pub fn parse_flow(attrs: Attrs<'_>) -> Option<Flow> {
         original: Tuple::parse(attrs.nested(attribute::TUPLE_ORIGINAL)?)?,
         reply: Tuple::parse(attrs.nested(attribute::TUPLE_REPLY)?)?,
         id: attrs.be32(attribute::ID),
+        // CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
+        tcp_state: attrs.nested(attribute::PROTOINFO).and_then(|info| info.nested(1)?.u8(1)),
     })
 }
 
@@ -313,6 +329,31 @@ impl Conntrack {
             }
         }
         Err(Error::Interrupted { operation: operation.into(), attempts: WALKS })
+    }
+
+    /// Forgets every flow of a family that `stale` says, in one walk.
+    ///
+    /// # Errors
+    /// As the kernel refuses; flows that were found before are gone then.
+    pub fn forget(&mut self, family: IpFamily, stale: impl Fn(&Flow) -> bool) -> Result<(), Error> {
+        self.walk_and_delete(family, stale)
+    }
+
+    /// Looks at every flow of a family, in one walk. One that comes or goes meanwhile may be missed.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn visit(&mut self, family: IpFamily, mut see: impl FnMut(&Flow)) -> Result<(), Error> {
+        let request = |m: &mut Encoder| message::nfgenmsg(m, family.number(), 0);
+        let step = self.walk.dump_once(GET, "walk the conntrack table", request, |m| {
+            if let Some(flow) = parse_flow(m.attrs(NFGENMSG)) {
+                see(&flow);
+            }
+        });
+        match step {
+            Ok(_) | Err(Error::AnswerLost { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// All flows of a family.

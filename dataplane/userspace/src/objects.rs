@@ -88,7 +88,7 @@ impl fmt::Display for Value {
                 let usable = selected.all.iter().map(|set| set.members.len()).sum::<usize>();
                 write!(
                     f,
-                    "revision {}: {} frontends, {usable} of {} endpoints, {:?}",
+                    "revision {}: {} frontends, {usable} of {} endpoints, {}",
                     service.revisions.newest().0,
                     selected.frontends.len(),
                     service.endpoints.len(),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tonic::Status;
+use vipd_engine::runner::Seen;
 use vipd_model::explain::{Explanation, Held, Packet, Verdict, View, explain};
 use vipd_model::source::Arrival;
-use vipd_model::{EndpointKey, EngineKind, Family, Network, Place, Protocol, Revision, ServiceKey, select};
+use vipd_model::{At, EndpointKey, EngineKind, Family, Network, Place, Protocol, Revision, ServiceKey, select};
 use vipd_proto::v1;
 
 use super::call::{Api, Call};
@@ -76,7 +77,7 @@ struct Asked {
 }
 
 /// Serves one Explain.
-pub(super) fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -> Result<v1::ExplainResponse, Status> {
+pub(super) async fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -> Result<v1::ExplainResponse, Status> {
     let asked = call.read(|_, at, problems| {
         let mut address = |field: &'static str, text: &str| match scalar::address(text) {
             Ok(address) => Some(address),
@@ -131,7 +132,44 @@ pub(super) fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -> Resu
         let key = &held.selected.service.key;
         call.caller.may_read(&key.owner, "").map_err(|rejection| call.refused(Some(key.clone()), &rejection))?;
     }
-    Ok(response(&explanation, revision))
+    let mut answer = response(&explanation, revision);
+    if let Some(held) = &explanation.held {
+        answer.steps.extend(in_kernel(api, held, &asked).await);
+    }
+    Ok(answer)
+}
+
+/// Objects shown of one lane; more are counted.
+const OBJECTS: usize = 20;
+
+/// Which objects decide, as the kernel has them at this moment, and where they are not what was programmed.
+async fn in_kernel(api: &Api, held: &Held, asked: &Asked) -> Vec<v1::explain_response::Step> {
+    let place =
+        held.selected.service.definition.frontends.get(held.frontend as usize).map(|frontend| match frontend.at {
+            At::Address(address) => Place::Address(address),
+            At::NodePort(_) => Place::Node(Family::of(asked.destination)),
+        });
+    let at = place.map(|place| (place, asked.destination_port));
+    let view = api.control.view(held.selected.service.key.clone(), at).await;
+    let step = |outcome: String| v1::explain_response::Step { stage: "kernel".to_owned(), outcome };
+    let lanes = match view {
+        Ok(lanes) => lanes,
+        Err(error) => return vec![step(format!("could not be read back: {error}"))],
+    };
+    let mut steps = Vec::new();
+    for (lane, seen) in lanes {
+        let (wrong, right): (Vec<_>, Vec<_>) = seen.into_iter().partition(|object| object.wrong.is_some());
+        for Seen { object, wrong } in wrong {
+            let how = wrong.unwrap_or_default();
+            steps.push(step(format!("WARNING {lane}: {object}: {how}; what is said above may not hold")));
+        }
+        let more = right.len().saturating_sub(OBJECTS);
+        steps.extend(right.into_iter().take(OBJECTS).map(|object| step(format!("{lane}: {}", object.object))));
+        if more > 0 {
+            steps.push(step(format!("{lane}: and {more} more objects of this service, as programmed")));
+        }
+    }
+    steps
 }
 
 fn response(explanation: &Explanation, revision: Revision) -> v1::ExplainResponse {

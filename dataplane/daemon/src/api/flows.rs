@@ -45,16 +45,3 @@ fn gone(delta: &Delta) -> BTreeMap<ServiceKey, BTreeSet<EndpointKey>> {
     }
     gone
 }
-
-/// Flows that an engine still carries for services that another serves now.
-pub(super) async fn left(api: &Api) -> u64 {
-    let moved: Vec<ServiceKey> = api.control.read(|core| {
-        let draining = core.tracks.iter().filter(|(_, track)| track.draining_engine.is_some());
-        draining.map(|(key, _)| key.clone()).collect()
-    });
-    if moved.is_empty() {
-        return 0;
-    }
-    let counted = api.control.counters(moved).await.unwrap_or_default();
-    counted.iter().filter_map(|counters| counters.total.active).sum()
-}

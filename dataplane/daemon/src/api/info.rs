@@ -1,22 +1,24 @@
 //! GetInfo: what this node is, can, and how it fares.
 
+use vipd_engine::Sysctl;
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Problem, choose};
+use vipd_model::{EngineKind, choose};
 use vipd_proto::v1;
 
 use super::convert::{engine, problem, scheduler};
 use super::limits;
 use crate::reconcile::Core;
+use crate::reconcile::control::Findings;
 
 /// Grows with every field or value added to v1.
 pub(super) const API_LEVEL: u32 = 1;
 
 /// The answer; `live` is what the engines found just now.
-pub(super) fn info(core: &Core, live: &[Problem]) -> v1::GetInfoResponse {
+pub(super) fn info(core: &Core, live: &Findings) -> v1::GetInfoResponse {
     let engines = core.desired.engines();
     let services = core.services_by_engine();
     let mut findings = problem::messages(&core.findings);
-    findings.extend(core.store_problem.iter().chain(live).map(problem::message));
+    findings.extend(core.store_problem.iter().chain(&live.problems).map(problem::message));
     let reason = match core.desired.default_engine() {
         Some(_) => "set by SetDefaultEngine; kept over restarts".to_owned(),
         None => engines.default_reason.clone(),
@@ -40,8 +42,13 @@ pub(super) fn info(core: &Core, live: &[Problem]) -> v1::GetInfoResponse {
         findings,
         limits: Some(limits::message(core.desired.limits())),
         holding: core.holding().is_some(),
-        sysctls: Vec::new(),
+        sysctls: live.sysctls.iter().map(sysctl).collect(),
     }
+}
+
+fn sysctl(changed: &Sysctl) -> v1::get_info_response::Sysctl {
+    let Sysctl { name, value, before } = changed.clone();
+    v1::get_info_response::Sysctl { name, value, before }
 }
 
 fn engine_info(kind: EngineKind, ability: &Ability, services: u64) -> v1::EngineInfo {

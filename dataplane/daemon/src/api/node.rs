@@ -10,6 +10,7 @@ use super::call::{Api, only_note};
 use super::convert::{endpoint, engine, operation, problem, scalar};
 use super::dataplane::Answers;
 use super::status;
+use crate::reconcile::Core;
 use crate::reconcile::lanes::{Action, KernelChange};
 
 /// Kernel changes listed by a Plan.
@@ -42,21 +43,22 @@ impl Node for Api {
             self.control
                 .read(|core| vipd_model::choose::default_engine(core.desired.engines(), core.desired.default_engine()))
         };
-        let from = default();
+        let (from, before) = (default(), self.control.read(Core::engines_of_followers));
         let accepted = call.write(asked, only_note(note)).await?;
-        let to = default();
+        let (to, after) = (default(), self.control.read(Core::engines_of_followers));
+        let moved = after.iter().filter(|(key, engine)| before.get(key).is_some_and(|before| before != *engine));
         Ok(Response::new(v1::SetDefaultEngineResponse {
             from: engine::message(from).into(),
             to: engine::message(to).into(),
-            services_moved: accepted.delta.services.len() as u64,
-            flows_left: super::flows::left(self).await,
+            services_moved: moved.count() as u64,
+            flows_left: self.control.flows_left().await.map_err(|error| status::status(&error))?,
             degraded: accepted.delta.refused.iter().map(problem::refused).collect(),
         }))
     }
 
     async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
         let (call, message) = self.enter(request)?;
-        super::explain::serve(self, &call, message).map(Response::new)
+        super::explain::serve(self, &call, message).await.map(Response::new)
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {

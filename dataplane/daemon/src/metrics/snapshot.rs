@@ -84,7 +84,7 @@ impl Snapshot {
         let now = (sources.clock)();
         let (node, keys) = sources.control.read(|core| (Node::of(core, now), keys(core)));
         let counters = if keys.is_empty() { Ok(Vec::new()) } else { sources.control.counters(keys).await };
-        let live = sources.control.findings().await.unwrap_or_default().len();
+        let live = sources.control.findings().await.unwrap_or_default().problems.len();
         Self {
             node: Node { findings: node.findings + live, ..node },
             proxy: sources.proxy.totals(),

@@ -106,6 +106,9 @@ impl Reconciler {
                 return;
             }
         };
+        if let Request::SetDefaultEngine { drain, .. } = &command.request {
+            self.drains.set(*drain);
+        }
         let mut core = self.write();
         core.desired.apply(&delta);
         if delta.changed() {

@@ -8,11 +8,13 @@ use tokio::time::Instant;
 use vipd_engine::{FlowFilter, Node};
 use vipd_model::{At, Frontend, Policy, Problem, ProblemCode, Revision, Scope, ServiceKey};
 
+use super::beside::beside;
 use super::core::{Core, network};
 use super::journal::EventKind;
+use super::lanes::Lanes;
 use super::program::{Item, Programmed, program, program_node};
 use super::run::{Done, Reconciler, UnderWay};
-use super::track::Failure;
+use super::track::{Draining, Failure};
 use super::waiters::Target;
 
 impl Reconciler {
@@ -28,7 +30,7 @@ impl Reconciler {
         let mut refused = Vec::new();
         let core = self.read();
         for key in keys {
-            match item(&core, &key) {
+            match item(&core, &self.lanes, &key) {
                 Ok(item) => items.push(item),
                 Err((at, problem)) => refused.push((key, at, problem)),
             }
@@ -43,23 +45,27 @@ impl Reconciler {
         let mut core = self.write();
         core.figures.batches += 1;
         for item in &items {
-            if let Some(to) = &item.to {
-                core.tracks.touch(&item.key, to.engine);
+            for engine in item.to.iter().chain(item.beside.iter().map(|beside| &beside.selected)).map(|s| s.engine) {
+                core.tracks.touch(&item.key, engine);
             }
         }
+        let node = Arc::clone(&core.node);
         drop(core);
         self.under_way = Some(UnderWay::Batch(items.clone()));
         self.busy.begin("programming");
         let lanes = self.lanes.clone();
-        self.spawn(async move { Done::Applied(program(&lanes, &items).await) });
+        self.spawn(async move { Done::Applied(program(&lanes, &node, &items).await) });
     }
 
     /// A batch is through the engines.
     pub(super) fn applied(&mut self, programmed: Programmed) {
         let Some(UnderWay::Batch(items)) = self.under_way.take() else { return };
         self.busy.end("programming");
-        let clean = programmed.stale.is_empty() || self.lanes.cleaner.is_none();
+        let nothing_stale = programmed.stale.is_empty() && programmed.judge.is_empty();
+        let clean = nothing_stale || self.lanes.cleaner.is_none();
         self.cleaning.add(programmed.stale);
+        self.cleaning.judge(programmed.judge);
+        self.write().totals.keep(programmed.counted);
         for item in items {
             match programmed.failures.get(&item.key) {
                 Some(problem) => self.failed(&item.key, item.at, problem),
@@ -91,7 +97,12 @@ impl Reconciler {
             track.health_port = health.err().map(|problem| Problem { since: Some(now), ..problem });
             track.algorithm = item.to.as_ref().map(|selected| selected.algorithm);
             let engine = item.to.as_ref().map(|selected| selected.engine);
-            track.touched = engine.into_iter().collect();
+            track.touched.retain(|engine| item.stays_at(*engine));
+            let carriers = &self.lanes.carriers;
+            track.draining.retain(|one| {
+                engine.is_some_and(|engine| engine != one.engine)
+                    && (!carriers.contains(&one.engine) || item.stays_at(one.engine))
+            });
             (std::mem::replace(&mut track.engine, engine), engine)
         });
         if let (Some(from), Some(to)) = moved
@@ -99,6 +110,9 @@ impl Reconciler {
         {
             let text = format!("served by {to}, before by {from}");
             core.log(now, EventKind::Engine, "", &item.key, item.at, text);
+            let cut_at = self.drains.cut_at();
+            core.tracks.update(&item.key, |track| track.draining.push(Draining::new(from, cut_at)));
+            self.drains.begin(item.key.clone());
         }
     }
 
@@ -115,6 +129,7 @@ impl Reconciler {
         let withdrawn = core.tracks.get(key).and_then(|track| track.withdrawn.clone());
         if !declared && !again {
             core.tracks.forget(key);
+            core.totals.forget(key);
         } else {
             core.changes.touch_status(key);
         }
@@ -223,17 +238,20 @@ impl Reconciler {
 }
 
 /// What is to be done for a service now.
-fn item(core: &Core, key: &ServiceKey) -> Result<Item, (Revision, Problem)> {
+fn item(core: &Core, lanes: &Lanes, key: &ServiceKey) -> Result<Item, (Revision, Problem)> {
     let track = core.tracks.get(key);
     let at = track.map_or(Revision(0), |track| track.wanted);
     let from = track.map(|track| track.touched.clone()).unwrap_or_default();
     let service = core.desired.service(key).cloned();
     let withdrawn = service.as_ref().and_then(|_| core.withdrawn(key));
-    let mut item = Item { key: key.clone(), at, from, to: None, service, notes: Vec::new(), withdrawn };
+    let before = track.and_then(|track| track.programmed.clone().zip(track.engine));
+    let (beside_it, notes) = (Vec::new(), Vec::new());
+    let mut item = Item { key: key.clone(), at, from, to: None, beside: beside_it, before, service, notes, withdrawn };
     if item.withdrawn.is_none()
         && let Some(service) = &item.service
     {
         let (selected, notes) = core.selected(service).map_err(|problem| (at, problem))?;
+        item.beside = beside(core, lanes, track, &selected);
         (item.to, item.notes) = (Some(selected), notes);
     }
     Ok(item)

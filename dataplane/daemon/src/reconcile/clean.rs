@@ -1,24 +1,51 @@
 //! Flow cleaning: UDP flows that a change made stale are forgotten after the rules are in, in one walk that all changes
 //! share. A service is in force once the walk that it waits for is done; none waits for another's.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use tokio::time::Instant;
-use vipd_engine::FlowFilter;
+use vipd_engine::{Answerers, FlowFilter, Judge, Places};
 use vipd_model::{Problem, ProblemCode, Revision, ServiceKey};
 
 use super::run::{Done, Reconciler};
+
+/// Services by where clients reach them, with those that may answer.
+pub type Watched = Places<(ServiceKey, Arc<Answerers>)>;
+
+/// The kernel's connection tracking. Blocks, on a thread of its own.
+pub trait Cleaner: Send {
+    /// Forgets UDP flows: those that a filter names, and those that the judge finds stale. One shared walk for each.
+    ///
+    /// # Errors
+    /// In words; the flows may still be there.
+    fn clean(&mut self, filters: &[FlowFilter], judge: &Judge) -> Result<(), String>;
+
+    /// The flows that the kernel carries for services, by its numbers for them; sorted. Those that have ended and are
+    /// only remembered do not count.
+    ///
+    /// # Errors
+    /// In words.
+    fn carried(&mut self, watched: &Watched) -> Result<BTreeMap<ServiceKey, Vec<u32>>, String>;
+
+    /// Forgets these flows (sorted), whatever their protocol: a drain has ended by RESET.
+    ///
+    /// # Errors
+    /// In words.
+    fn cut(&mut self, flows: &[u32]) -> Result<(), String>;
+}
 
 /// Services and what is to be forgotten for them.
 #[derive(Debug, Default)]
 pub(super) struct Walk {
     services: Vec<(ServiceKey, Revision)>,
     filters: BTreeSet<FlowFilter>,
+    judge: Judge,
 }
 
 impl Walk {
     fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.filters.is_empty()
+        self.services.is_empty() && self.filters.is_empty() && self.judge.is_empty()
     }
 }
 
@@ -54,6 +81,11 @@ impl Cleaning {
     pub(super) fn add(&mut self, filters: impl IntoIterator<Item = FlowFilter>) {
         self.next.filters.extend(filters);
     }
+
+    /// To be judged with the next walk.
+    pub(super) fn judge(&mut self, judge: Judge) {
+        self.next.judge.merge(judge);
+    }
 }
 
 impl Reconciler {
@@ -69,10 +101,13 @@ impl Reconciler {
         };
         self.cleaning.under_way = true;
         self.busy.begin("forgetting stale flows");
-        let filters: Vec<_> = walk.filters.iter().cloned().collect();
         self.spawn(async move {
-            let result = cleaner.call(move |cleaner| cleaner.clean(&filters)).await;
-            Done::Cleaned(walk, result)
+            let result = cleaner.call(move |cleaner| {
+                let filters: Vec<_> = walk.filters.iter().cloned().collect();
+                let cleaned = cleaner.clean(&filters, &walk.judge);
+                (walk, cleaned)
+            });
+            Done::Cleaned(result.await)
         });
     }
 
@@ -99,6 +134,9 @@ impl Reconciler {
             Err(message) => {
                 self.cleaning.not_before = Some(Instant::now() + self.settings.retry_first);
                 self.cleaning.add(walk.filters);
+                // What was judged since knows better.
+                let newer = std::mem::replace(&mut self.cleaning.next.judge, walk.judge);
+                self.cleaning.next.judge.merge(newer);
                 let text = format!("rules are in force, but stale UDP flows could not be forgotten: {message}");
                 let problem = Problem::new(ProblemCode::NotProgrammed, "", text);
                 for (key, at) in walk.services {

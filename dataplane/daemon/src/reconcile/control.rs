@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::{mpsc, oneshot, watch};
-use vipd_engine::ServiceCounters;
-use vipd_engine::runner::Drift;
+use vipd_engine::runner::{Drift, Seen};
+use vipd_engine::{ServiceCounters, Sysctl};
 use vipd_model::problem::{Refused, Rejection};
-use vipd_model::{Command, Delta, EngineKind, Operation, OwnerName, Problem, Revision, ServiceKey, Wait};
+use vipd_model::{Command, Delta, EngineKind, Operation, OwnerName, Place, Problem, Revision, ServiceKey, Wait};
 
 use super::core::Core;
 use super::lanes::KernelChange;
@@ -71,6 +71,15 @@ pub struct Verified {
     pub revision: Revision,
 }
 
+/// What engines and guard say of themselves.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// What an operator should know.
+    pub problems: Vec<Problem>,
+    /// Kernel settings that they have changed.
+    pub sysctls: Vec<Sysctl>,
+}
+
 type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
 /// What the reconciler is asked.
@@ -79,7 +88,9 @@ pub(super) enum Ask {
     Plan { operations: Vec<Operation>, engine: Option<EngineKind>, reply: Reply<Planned> },
     Verify { service: Option<ServiceKey>, reply: Reply<Verified> },
     Counters { services: Vec<ServiceKey>, reply: Reply<Vec<ServiceCounters>> },
-    Findings { reply: Reply<Vec<Problem>> },
+    Findings { reply: Reply<Findings> },
+    FlowsLeft { reply: Reply<u64> },
+    View { service: ServiceKey, at: Option<(Place, u16)>, reply: Reply<Vec<(String, Vec<Seen>)>> },
     ReleaseHold { actor: String, note: String, reply: Reply<u64> },
     Addresses(Vec<std::net::IpAddr>),
     Refused { actor: String, service: Option<ServiceKey>, text: String },
@@ -151,8 +162,29 @@ impl Control {
     ///
     /// # Errors
     /// See [`CallError`].
-    pub async fn findings(&self) -> Result<Vec<Problem>, CallError> {
+    pub async fn findings(&self) -> Result<Findings, CallError> {
         self.ask(|reply| Ask::Findings { reply }).await
+    }
+
+    /// How many flows engines still carry of services that others have taken over, counted now.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn flows_left(&self) -> Result<u64, CallError> {
+        self.ask(|reply| Ask::FlowsLeft { reply }).await
+    }
+
+    /// One service's objects as the kernel has them now, by lane (`nftables`, `guard`, …); with a port of a place, those
+    /// that concern packets to it.
+    ///
+    /// # Errors
+    /// See [`CallError`]: the kernel cannot be read, or not soon.
+    pub async fn view(
+        &self,
+        service: ServiceKey,
+        at: Option<(Place, u16)>,
+    ) -> Result<Vec<(String, Vec<Seen>)>, CallError> {
+        self.ask(|reply| Ask::View { service, at, reply }).await
     }
 
     /// What is declared now is complete. Returns how many objects of ours were removed from the kernel.

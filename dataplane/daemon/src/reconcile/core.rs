@@ -1,7 +1,7 @@
 //! The state of the node as the API sees it. The reconciler alone writes it, in short sections; readers take the read
 //! lock, copy what they need (values are shared by `Arc`) and let go.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use vipd_engine::Node;
@@ -14,6 +14,7 @@ use vipd_model::{
 
 use super::changes::Changes;
 use super::journal::{Event, EventKind, Journal};
+use super::totals::Totals;
 use super::track::{NodeTrack, ServiceState, Tracks};
 
 /// Why objects in the kernel that nobody declared are kept for now.
@@ -98,6 +99,8 @@ pub struct Core {
     pub ready: bool,
     /// For metrics.
     pub figures: Figures,
+    /// What engines have counted for services that they gave up.
+    pub totals: Totals,
 }
 
 /// Everything about a service that was not declared.
@@ -212,7 +215,7 @@ impl Core {
             programmed_revision: track.programmed.as_ref().map_or(Revision(0), |s| s.revisions.newest()),
             programmed_at: track.programmed_at,
             engine: track.engine,
-            draining_engine: track.draining_engine,
+            draining_engine: track.draining_engine(),
             algorithm: track.algorithm,
             problems,
             usable_endpoints: usable(service),
@@ -237,6 +240,13 @@ impl Core {
         let (protocol, ports) = (service.definition.protocol, frontend.ports);
         let holder = frontend.spans().find_map(|span| self.desired.holder(span.place, protocol, ports.first));
         holder.map(|(service, _)| &service.key)
+    }
+
+    /// What serves each service that names no engine.
+    #[must_use]
+    pub fn engines_of_followers(&self) -> HashMap<ServiceKey, EngineKind> {
+        let follow = self.desired.services().filter(|service| service.definition.engine.is_none());
+        follow.filter_map(|service| Some((service.key.clone(), self.tracks.get(&service.key)?.engine?))).collect()
     }
 
     /// Services by the engine that serves them.

@@ -21,7 +21,7 @@ pub(super) fn describe(before: Option<&Service>, after: Option<&Service>) -> Str
             let mut parts = definition(before, after);
             parts.extend(endpoints(&before.endpoints, &after.endpoints));
             if before.scheduler != after.scheduler {
-                parts.push(format!("scheduler {:?} → {:?}", before.scheduler.algorithm, after.scheduler.algorithm));
+                parts.push(format!("scheduler {} → {}", before.scheduler.algorithm, after.scheduler.algorithm));
             }
             if before.waiting != after.waiting {
                 parts.push(format!("waits for {} frontends → {}", before.waiting.len(), after.waiting.len()));
@@ -86,7 +86,7 @@ fn endpoints(before: &[Endpoint], after: &[Endpoint]) -> Option<String> {
             names.push(if was.state == endpoint.state {
                 format!("{key} weight {} → {}", was.weight, endpoint.weight)
             } else {
-                format!("{key} {:?} → {:?}", was.state, endpoint.state)
+                format!("{key} {} → {}", was.state, endpoint.state)
             });
         }
     }

@@ -1,16 +1,18 @@
 //! Reading back: whether the kernel is as programmed, and repair where it is not. Also under load: a check takes its turn
 //! between two batches.
 
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+
 use tokio::time::Instant;
 use vipd_engine::FlowFilter;
 use vipd_engine::runner::{Drift, Made};
 use vipd_model::{Problem, Revision, ServiceKey};
 
 use super::journal::EventKind;
-use super::lanes::Lane;
-use super::program::Lanes;
+use super::lanes::{Lane, Lanes};
 use super::run::{Done, Reconciler, UnderWay};
-use super::worker::{Gone, Worker};
+use super::worker::Gone;
 
 /// What a read of the kernel found and mended.
 #[derive(Debug, Default)]
@@ -20,6 +22,8 @@ pub(super) struct Checked {
     /// Services that could not be repaired.
     failures: Vec<(ServiceKey, Problem)>,
     stale: Vec<FlowFilter>,
+    /// Who changed them, where the kernel tells.
+    by: BTreeSet<String>,
     /// The kernel could not be read.
     blind: Vec<String>,
     /// Whether everything was read, or only what had been disturbed.
@@ -70,19 +74,24 @@ impl Reconciler {
 
     fn journal_drift(&self, checked: &Checked) {
         let (count, failed) = (checked.drifts.len(), checked.failures.len());
-        tracing::warn!(objects = count, failed, full = checked.full, "drift repaired");
+        tracing::warn!(objects = count, failed, full = checked.full, by = ?checked.by, "drift repaired");
         let now = self.now();
         let mut core = self.write();
         core.figures.drifts += count as u64;
         core.figures.repairs += 1;
+        let by = match checked.by.iter().map(String::as_str).collect::<Vec<_>>().join(", ") {
+            nobody if nobody.is_empty() => nobody,
+            who => format!("; by {who}"),
+        };
         for (lane, drift) in checked.drifts.iter().take(NAMED) {
-            let text = format!("{lane}: {}", drift.problem().message);
+            let text = format!("{lane}: {}{by}", drift.problem().message);
             match drift.services.first() {
                 Some(key) => core.log(now, EventKind::Drifted, "", key, Revision(0), text),
                 None => core.log_node(now, EventKind::Drifted, "", None, text),
             }
         }
-        let text = format!("{count} objects differed from what is programmed; {failed} services could not be repaired");
+        let text =
+            format!("{count} objects differed from what is programmed{by}; {failed} services could not be repaired");
         core.log_node(now, EventKind::Repaired, "", None, text);
     }
 }
@@ -91,53 +100,34 @@ impl Reconciler {
 /// lead to them.
 async fn check(lanes: &Lanes, full: bool) -> Result<Checked, Gone> {
     let mut checked = Checked { full, ..Checked::default() };
-    for (engine, worker) in &lanes.balancers {
-        check_lane(worker, &engine.to_string(), full, &mut checked).await?;
-    }
-    if let Some(guard) = &lanes.guard {
-        check_lane(guard, "guard", full, &mut checked).await?;
+    // What cannot be read in one lane is no reason to leave the others alone.
+    let look = move |lane: &mut dyn Lane| Ok::<_, Infallible>(check_and_repair(lane, full));
+    let Ok(looked) = lanes.ask(look).await?;
+    for (name, look) in looked {
+        match look {
+            Ok((drifts, by, made)) => {
+                checked.drifts.extend(drifts.into_iter().map(|drift| (name.clone(), drift)));
+                checked.by.extend(by);
+                checked.stale.extend(made.stale);
+                let failed = made.outcomes.into_iter().filter_map(|(key, outcome)| Some((key, outcome.err()?)));
+                checked.failures.extend(failed);
+            }
+            Err(message) => checked.blind.push(format!("{name}: {message}")),
+        }
     }
     Ok(checked)
 }
 
-async fn check_lane<L>(worker: &Worker<L>, name: &str, full: bool, checked: &mut Checked) -> Result<(), Gone>
-where
-    L: ?Sized + CheckLane + 'static,
-{
-    match worker.call(move |lane| lane.check_and_repair(full)).await? {
-        Ok((drifts, made)) => {
-            checked.drifts.extend(drifts.into_iter().map(|drift| (name.to_owned(), drift)));
-            checked.stale.extend(made.stale);
-            let failed = made.outcomes.into_iter().filter_map(|(key, outcome)| Some((key, outcome.err()?)));
-            checked.failures.extend(failed);
-        }
-        Err(message) => checked.blind.push(format!("{name}: {message}")),
-    }
-    Ok(())
-}
+/// What differed, who did it, and what came of the repair.
+type Look = (Vec<Drift>, Option<String>, Made);
 
-/// A lane without its input type.
-trait CheckLane {
-    fn check_and_repair(&mut self, full: bool) -> Result<(Vec<Drift>, Made), String>;
-}
-
-fn check_and_repair<I, L: Lane<I> + ?Sized>(lane: &mut L, full: bool) -> Result<(Vec<Drift>, Made), String> {
-    if !full && !lane.disturbed() {
-        return Ok((Vec::new(), Made::default()));
+fn check_and_repair(lane: &mut dyn Lane, full: bool) -> Result<Look, String> {
+    // Asked in any case: what is answered belongs to what is read now.
+    let (disturbed, by) = (lane.disturbed(), lane.disturber());
+    if !full && !disturbed {
+        return Ok((Vec::new(), None, Made::default()));
     }
     let drifts = lane.check().map_err(|error| error.to_string())?;
     let made = if drifts.is_empty() { Made::default() } else { lane.repair() };
-    Ok((drifts, made))
-}
-
-impl CheckLane for dyn super::lanes::Balancer {
-    fn check_and_repair(&mut self, full: bool) -> Result<(Vec<Drift>, Made), String> {
-        check_and_repair(self, full)
-    }
-}
-
-impl CheckLane for dyn super::lanes::GuardLane {
-    fn check_and_repair(&mut self, full: bool) -> Result<(Vec<Drift>, Made), String> {
-        check_and_repair(self, full)
-    }
+    Ok((drifts, by, made))
 }

@@ -1,17 +1,22 @@
 //! Holds: nothing that the kernel has is removed while somebody has still to say what is wanted. Then the release: objects
 //! of ours that no declared service needs go, the guard's captures first.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use vipd_model::{OwnerRecord, Problem, Restart, ServiceKey};
+use vipd_engine::{GuardEntry, Judge};
+use vipd_model::{OwnerRecord, Problem, Protocol, Restart, Selected, ServiceKey, select};
 
 use super::CallError;
+use super::beside::beside;
 use super::core::{Core, Hold};
+use super::flows;
 use super::journal::EventKind;
-use super::program::Lanes;
+use super::lanes::Lanes;
 use super::run::{Done, Reconciler, Start, UnderWay};
+use super::track::Track;
 use super::worker::Gone;
 
 /// The end of the hold, on its way.
@@ -71,12 +76,17 @@ impl Reconciler {
         self.under_way = Some(UnderWay::Release);
         self.busy.begin("removing left-over objects");
         let lanes = self.lanes.clone();
-        self.spawn(async move { Done::Released(release(&lanes).await) });
+        let core = Arc::clone(&self.core);
+        self.spawn(async move { Done::Released(release(&lanes, &core).await) });
     }
 
-    pub(super) fn released(&mut self, result: Result<u64, Problem>) {
+    pub(super) fn released(&mut self, result: Result<Released, Problem>) {
         self.under_way = None;
         self.busy.end("removing left-over objects");
+        let result = result.map(|Released { count, judge }| {
+            self.cleaning.judge(judge);
+            count
+        });
         match &result {
             Ok(count) => {
                 let mut core = self.write();
@@ -124,8 +134,17 @@ impl Reconciler {
     }
 }
 
+/// What the end of the hold brought.
+#[derive(Debug)]
+pub(super) struct Released {
+    /// Objects that nobody wanted.
+    count: u64,
+    /// UDP flows of before the start are judged by what is in force: the process may have died before it forgot them.
+    judge: Judge,
+}
+
 /// Captures go before the balancers that they lead to.
-async fn release(lanes: &Lanes) -> Result<Result<u64, Problem>, Gone> {
+async fn release(lanes: &Lanes, core: &RwLock<Core>) -> Result<Result<Released, Problem>, Gone> {
     let mut count = 0;
     if let Some(guard) = &lanes.guard {
         match guard.call(|guard| guard.release()).await? {
@@ -140,7 +159,40 @@ async fn release(lanes: &Lanes) -> Result<Result<u64, Problem>, Gone> {
             Err(problem) => failed = Some(problem),
         }
     }
-    Ok(failed.map_or(Ok(count), Err))
+    let judge = if lanes.cleaner.is_some() { judge(lanes, core).await? } else { Judge::default() };
+    Ok(failed.map_or(Ok(Released { count, judge }), Err))
+}
+
+/// The rule for every UDP service that is in force, and for addresses of virtual ranges that nobody has any more.
+async fn judge(lanes: &Lanes, core: &RwLock<Core>) -> Result<Judge, Gone> {
+    let (udp, node) = {
+        let core = core.read().unwrap_or_else(PoisonError::into_inner);
+        let udp: Vec<_> = core.tracks.iter().filter_map(|(_, track)| udp_in_force(&core, lanes, track)).collect();
+        (udp, Arc::clone(&core.node))
+    };
+    let mut relays: BTreeMap<ServiceKey, Vec<u16>> = BTreeMap::new();
+    for engine in &lanes.carriers {
+        let Some(worker) = lanes.balancers.get(engine) else { continue };
+        let told: Vec<Selected> = udp.iter().flatten().filter(|told| told.engine == *engine).cloned().collect();
+        for input in worker.call(move |balancer| balancer.guard(&told)).await? {
+            let captures = input.entries.iter().filter_map(GuardEntry::captured_to);
+            relays.entry(input.key.clone()).or_default().extend(captures);
+        }
+    }
+    let mut judge = Judge::default();
+    for service in udp.iter().filter_map(|told| told.first()).map(|selected| &selected.service) {
+        flows::judge(&mut judge, service, &node, relays.get(&service.key).map(Vec::as_slice).unwrap_or_default());
+    }
+    judge.refuse_unknown(&node.network.virtual_ranges);
+    Ok(judge)
+}
+
+/// What engines were told of a UDP service, the serving one first.
+fn udp_in_force(core: &Core, lanes: &Lanes, track: &Track) -> Option<Vec<Selected>> {
+    let service = track.programmed.as_ref().filter(|service| service.definition.protocol == Protocol::Udp)?;
+    let selected = select(service, track.engine?, track.algorithm?);
+    let beside = beside(core, lanes, Some(track), &selected).into_iter().map(|beside| beside.selected);
+    Some(std::iter::once(selected.clone()).chain(beside).collect())
 }
 
 impl Core {

@@ -1,17 +1,19 @@
 //! Engines and guard behind one face each, so that the reconciler need not know their objects: it speaks of services,
 //! outcomes and text.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use vipd_engine::runner::{Change, Drift, Made, Outcome};
+use vipd_engine::runner::{Change, Drift, Made, Outcome, Seen};
 use vipd_engine::{
     Engine, EngineError, FlowFilter, GuardEntry, GuardInput, Node, Operation, Plan, Runner, ServiceCounters, Steps,
+    Sysctl,
 };
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Problem, Selected, ServiceKey};
+use vipd_model::{EngineKind, Place, Problem, Selected, ServiceKey};
 
-use super::worker::Worker;
+use super::clean::Cleaner;
+use super::worker::{Gone, Worker};
 
 /// What came of the first half of a batch at a balancer.
 #[derive(Debug, Default)]
@@ -45,7 +47,7 @@ pub struct KernelChange {
 }
 
 /// What balancer and guard have in common.
-pub trait Lane<I>: Send {
+pub trait Lane: Send {
     /// See [`Runner::set_node`].
     ///
     /// # Errors
@@ -63,8 +65,17 @@ pub trait Lane<I>: Send {
     /// # Errors
     /// If the kernel cannot be read.
     fn check_service(&mut self, service: &ServiceKey) -> Result<Vec<Drift>, EngineError>;
+    /// See [`Runner::view`].
+    ///
+    /// # Errors
+    /// If the kernel cannot be read.
+    fn view(&mut self, service: &ServiceKey, at: Option<(Place, u16)>) -> Result<Vec<Seen>, EngineError>;
     /// See [`Steps::disturbed`].
     fn disturbed(&mut self) -> bool;
+    /// See [`Steps::disturber`].
+    fn disturber(&mut self) -> Option<String>;
+    /// See [`Steps::sysctls`].
+    fn sysctls(&self) -> Vec<Sysctl>;
     /// See [`Runner::repair`].
     fn repair(&mut self) -> Made;
     /// See [`Runner::release`].
@@ -74,8 +85,6 @@ pub trait Lane<I>: Send {
     fn release(&mut self) -> Result<usize, Problem>;
     /// How many objects are in force.
     fn object_count(&self) -> usize;
-    /// What a batch would do.
-    fn dry_run(&self, batch: Vec<Change<I>>) -> (Vec<KernelChange>, Vec<Outcome>);
     /// Removes everything of ours.
     ///
     /// # Errors
@@ -84,13 +93,17 @@ pub trait Lane<I>: Send {
 }
 
 /// A balancer, whatever its objects.
-pub trait Balancer: Lane<Selected> {
+pub trait Balancer: Lane {
     /// Which engine.
     fn kind(&self) -> EngineKind;
     /// What it can do here.
     fn ability(&self) -> Ability;
+    /// See [`Engine::carries_flows`].
+    fn carries_flows(&self) -> bool;
     /// The first half of a batch.
     fn make(&mut self, batch: Vec<Change<Selected>>) -> Balanced;
+    /// What a batch would do.
+    fn dry_run(&self, batch: Vec<Change<Selected>>) -> (Vec<KernelChange>, Vec<Outcome>);
     /// What the guard would be told.
     fn guard(&self, services: &[Selected]) -> Vec<GuardInput>;
     /// See [`Engine::counters`].
@@ -103,15 +116,62 @@ pub trait Balancer: Lane<Selected> {
 }
 
 /// The guard, whatever its objects.
-pub trait GuardLane: Lane<GuardInput> {
+pub trait GuardLane: Lane {
     /// The first half of a batch.
     fn make(&mut self, batch: Vec<Change<GuardInput>>) -> Made;
+    /// What a batch would do.
+    fn dry_run(&self, batch: Vec<Change<GuardInput>>) -> (Vec<KernelChange>, Vec<Outcome>);
 }
 
 /// Workers by engine.
 pub type Balancers = BTreeMap<EngineKind, Worker<dyn Balancer>>;
 
-impl<S: Steps> Lane<S::Input> for Runner<S> {
+/// Everything that moves packets.
+#[derive(Clone, Default)]
+pub struct Lanes {
+    /// By engine.
+    pub balancers: Balancers,
+    /// Engines whose established flows hang on their objects: see [`Engine::carries_flows`].
+    pub carriers: BTreeSet<EngineKind>,
+    /// Absent without CAP_NET_ADMIN.
+    pub guard: Option<Worker<dyn GuardLane>>,
+    /// Absent where nothing is tracked.
+    pub cleaner: Option<Worker<dyn Cleaner>>,
+}
+
+impl Lanes {
+    /// Asks the balancers one after the other, then the guard, whose captures lead to them. Stops at the first answer that
+    /// is an error; the names are `userspace`, `nftables`, …, `guard`.
+    ///
+    /// # Errors
+    /// [`Gone`] if a worker thread died; inside, the first error.
+    pub async fn ask<T, E>(
+        &self,
+        ask: impl Fn(&mut dyn Lane) -> Result<T, E> + Clone + Send + 'static,
+    ) -> Result<Result<Vec<(String, T)>, E>, Gone>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+    {
+        let mut answers = Vec::new();
+        for (engine, worker) in &self.balancers {
+            let ask = ask.clone();
+            match worker.call(move |balancer| ask(balancer)).await? {
+                Ok(answer) => answers.push((engine.to_string(), answer)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        if let Some(guard) = &self.guard {
+            match guard.call(move |guard| ask(guard)).await? {
+                Ok(answer) => answers.push(("guard".to_owned(), answer)),
+                Err(error) => return Ok(Err(error)),
+            }
+        }
+        Ok(Ok(answers))
+    }
+}
+
+impl<S: Steps> Lane for Runner<S> {
     fn set_node(&mut self, node: &Arc<Node>) -> Result<Vec<FlowFilter>, Problem> {
         Runner::set_node(self, Node::clone(node))
     }
@@ -128,8 +188,20 @@ impl<S: Steps> Lane<S::Input> for Runner<S> {
         Runner::check_service(self, service)
     }
 
+    fn view(&mut self, service: &ServiceKey, at: Option<(Place, u16)>) -> Result<Vec<Seen>, EngineError> {
+        Runner::view(self, service, at)
+    }
+
     fn disturbed(&mut self) -> bool {
         self.steps_mut().disturbed()
+    }
+
+    fn disturber(&mut self) -> Option<String> {
+        self.steps_mut().disturber()
+    }
+
+    fn sysctls(&self) -> Vec<Sysctl> {
+        self.steps().sysctls()
     }
 
     fn repair(&mut self) -> Made {
@@ -142,11 +214,6 @@ impl<S: Steps> Lane<S::Input> for Runner<S> {
 
     fn object_count(&self) -> usize {
         Runner::object_count(self)
-    }
-
-    fn dry_run(&self, batch: Vec<Change<S::Input>>) -> (Vec<KernelChange>, Vec<Outcome>) {
-        let (plan, outcomes) = Runner::dry_run(self, batch);
-        (printed(&plan), outcomes)
     }
 
     fn cleanup(&mut self) -> Result<u64, EngineError> {
@@ -172,6 +239,15 @@ impl<E: Engine> Balancer for Runner<E> {
 
     fn ability(&self) -> Ability {
         self.steps().ability()
+    }
+
+    fn carries_flows(&self) -> bool {
+        self.steps().carries_flows()
+    }
+
+    fn dry_run(&self, batch: Vec<Change<Selected>>) -> (Vec<KernelChange>, Vec<Outcome>) {
+        let (plan, outcomes) = Runner::dry_run(self, batch);
+        (printed(&plan), outcomes)
     }
 
     fn make(&mut self, batch: Vec<Change<Selected>>) -> Balanced {
@@ -217,5 +293,10 @@ impl<E: Engine> GuardAsked for Runner<E> {
 impl<G: Steps<Input = GuardInput>> GuardLane for Runner<G> {
     fn make(&mut self, batch: Vec<Change<GuardInput>>) -> Made {
         Runner::make(self, batch)
+    }
+
+    fn dry_run(&self, batch: Vec<Change<GuardInput>>) -> (Vec<KernelChange>, Vec<Outcome>) {
+        let (plan, outcomes) = Runner::dry_run(self, batch);
+        (printed(&plan), outcomes)
     }
 }

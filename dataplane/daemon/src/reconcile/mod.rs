@@ -8,13 +8,16 @@
 
 mod accept;
 mod apply;
+mod beside;
 mod busy;
 pub mod changes;
-mod clean;
+pub mod clean;
 pub mod control;
 pub mod core;
 mod describe;
+mod drain;
 mod drift;
+mod flows;
 mod holds;
 pub mod journal;
 pub mod lanes;
@@ -24,16 +27,17 @@ mod queries;
 pub mod run;
 #[cfg(test)]
 mod tests;
+pub mod totals;
 pub mod track;
 mod upkeep;
 mod waiters;
 pub mod worker;
 
+pub use clean::{Cleaner, Watched};
 pub use control::{Accepted, CallError, Control, Planned, Verified};
 pub use core::{Core, Hold, Status};
-pub use lanes::{Balancer, Balancers, GuardLane, Lane};
+pub use lanes::{Balancer, Balancers, GuardLane, Lane, Lanes};
 pub use persist::{Forgetful, Persist, PersistError};
-pub use program::{Cleaner, Lanes};
 pub use run::{Reconciler, Settings, Start};
 pub use track::ServiceState;
 pub use waiters::Target;

@@ -1,14 +1,20 @@
 //! Questions that need an engine: plan, verify, counters.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
-use vipd_model::{Actor, Command, Delta, EngineKind, Mode, Operation, Refused, Request, Selected, Service, ServiceKey};
+use vipd_engine::runner::Seen;
+use vipd_engine::{GuardEntry, GuardInput, ServiceCounters};
+use vipd_model::{
+    Actor, Command, Delta, EngineKind, Mode, Operation, Place, Problem, ProblemCode, Refused, Request, Selected,
+    Service, ServiceKey,
+};
 
-use super::control::{CallError, Planned, Verified};
+use super::beside::{beside, is_on_loopback};
+use super::control::{CallError, Findings, Planned, Verified};
 use super::core::Core;
-use super::program::Lanes;
+use super::lanes::{Lane, Lanes};
 use super::run::{Done, Reconciler};
 use super::worker::Gone;
 
@@ -31,7 +37,7 @@ impl Reconciler {
                 return;
             }
         };
-        let (work, refused) = would_do(&core, &delta);
+        let (work, refused) = would_do(&core, &self.lanes, &delta);
         drop(core);
         let lanes = self.lanes.clone();
         self.spawn(async move {
@@ -56,14 +62,15 @@ impl Reconciler {
         });
     }
 
-    pub(super) fn counters(&self, services: Vec<ServiceKey>, reply: Reply<Vec<vipd_engine::ServiceCounters>>) {
+    pub(super) fn counters(&self, services: Vec<ServiceKey>, reply: Reply<Vec<ServiceCounters>>) {
         let lanes = self.lanes.clone();
+        let core = Arc::clone(&self.core);
         self.spawn(async move {
             let mut all = Vec::new();
-            for worker in lanes.balancers.values() {
+            for (engine, worker) in &lanes.balancers {
                 let services = services.clone();
                 match worker.call(move |balancer| balancer.counters(&services)).await {
-                    Ok(Ok(counters)) => all.extend(counters),
+                    Ok(Ok(counters)) => all.extend(counters.into_iter().map(|one| (*engine, one))),
                     Ok(Err(error)) => {
                         let _ = reply.send(Err(CallError::Engine(error.to_string())));
                         return Done::Query(None);
@@ -71,28 +78,61 @@ impl Reconciler {
                     Err(gone) => return Done::Query(Some(gone)),
                 }
             }
-            all.sort_by(|a, b| a.key.cmp(&b.key));
+            let core = core.read().unwrap_or_else(PoisonError::into_inner);
+            let serves = |key: &ServiceKey| core.tracks.get(key).and_then(|track| track.engine);
+            let _ = reply.send(Ok(core.totals.sum(all, serves)));
+            Done::Query(None)
+        });
+    }
+
+    pub(super) fn findings(&self, reply: Reply<Findings>) {
+        let lanes = self.lanes.clone();
+        self.spawn(async move {
+            let mut all = Findings::default();
+            let busy = |who: &str| {
+                let text = format!("{who} is busy and has not answered for {} s", AT_ONCE.as_secs());
+                Problem::new(ProblemCode::Host, "", text)
+            };
+            for (engine, worker) in &lanes.balancers {
+                let ask = worker.call(|balancer| (balancer.findings(), balancer.sysctls()));
+                match tokio::time::timeout(AT_ONCE, ask).await {
+                    Ok(Ok((problems, sysctls))) => {
+                        all.problems.extend(problems);
+                        all.sysctls.extend(sysctls);
+                    }
+                    Ok(Err(gone)) => return Done::Query(Some(gone)),
+                    Err(_) => all.problems.push(busy(&format!("engine {engine}"))),
+                }
+            }
+            if let Some(guard) = &lanes.guard {
+                match tokio::time::timeout(AT_ONCE, guard.call(|guard| guard.sysctls())).await {
+                    Ok(Ok(sysctls)) => all.sysctls.extend(sysctls),
+                    Ok(Err(gone)) => return Done::Query(Some(gone)),
+                    Err(_) => all.problems.push(busy("the guard")),
+                }
+            }
+            all.sysctls.sort();
+            all.sysctls.dedup();
             let _ = reply.send(Ok(all));
             Done::Query(None)
         });
     }
 
-    pub(super) fn findings(&self, reply: Reply<Vec<vipd_model::Problem>>) {
+    pub(super) fn view(&self, key: ServiceKey, at: Option<(Place, u16)>, reply: Reply<Vec<(String, Vec<Seen>)>>) {
         let lanes = self.lanes.clone();
         self.spawn(async move {
-            let mut all = Vec::new();
-            for (engine, worker) in &lanes.balancers {
-                match tokio::time::timeout(AT_ONCE, worker.call(|balancer| balancer.findings())).await {
-                    Ok(Ok(findings)) => all.extend(findings),
-                    Ok(Err(gone)) => return Done::Query(Some(gone)),
-                    Err(_) => {
-                        let text = format!("engine {engine} is busy and has not answered for {} s", AT_ONCE.as_secs());
-                        all.push(vipd_model::Problem::new(vipd_model::ProblemCode::Host, "", text));
-                    }
+            let look = lanes.ask(move |lane| lane.view(&key, at));
+            let (answer, gone) = match tokio::time::timeout(AT_ONCE, look).await {
+                Err(_) => {
+                    let text = format!("an engine is busy and has not answered for {} s", AT_ONCE.as_secs());
+                    (Err(CallError::Engine(text)), None)
                 }
-            }
-            let _ = reply.send(Ok(all));
-            Done::Query(None)
+                Ok(Ok(Ok(seen))) => (Ok(seen.into_iter().filter(|(_, seen)| !seen.is_empty()).collect()), None),
+                Ok(Ok(Err(error))) => (Err(CallError::Engine(error.to_string())), None),
+                Ok(Err(gone)) => (Err(CallError::Stopping), Some(gone)),
+            };
+            let _ = reply.send(answer);
+            Done::Query(gone)
         });
     }
 }
@@ -100,10 +140,10 @@ impl Reconciler {
 /// What a question about the node may wait for an engine.
 const AT_ONCE: std::time::Duration = std::time::Duration::from_secs(1);
 
-/// By engine: services that it would serve, or serve no more.
-type Work = BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>)>>;
+/// By engine: services that it would be told of, or serve no more, and whether it would serve them.
+type Work = BTreeMap<EngineKind, Vec<(ServiceKey, Option<Selected>, bool)>>;
 
-fn would_do(core: &Core, delta: &Delta) -> (Work, Vec<Refused>) {
+fn would_do(core: &Core, lanes: &Lanes, delta: &Delta) -> (Work, Vec<Refused>) {
     let default_engine = delta.default_engine.unwrap_or_else(|| core.desired.default_engine());
     let mut changes: Vec<(&ServiceKey, Option<&Arc<Service>>)> =
         delta.services.iter().map(|change| (&change.key, change.after.as_ref())).collect();
@@ -120,13 +160,20 @@ fn would_do(core: &Core, delta: &Delta) -> (Work, Vec<Refused>) {
                 continue;
             }
         };
-        let engine = to.as_ref().map(|selected| selected.engine);
-        let touched = core.tracks.get(key).map(|track| track.touched.clone()).unwrap_or_default();
-        for from in touched.into_iter().filter(|from| Some(*from) != engine) {
-            work.entry(from).or_default().push((key.clone(), None));
+        let track = core.tracks.get(key);
+        let mut told: BTreeMap<EngineKind, (Selected, bool)> = BTreeMap::new();
+        if let Some(to) = to {
+            // Flows that stay with an engine that carries them are for its time after the change; here counts what leads.
+            let beside = beside(core, lanes, track, &to).into_iter().filter(|beside| !beside.carries);
+            told.extend(beside.map(|beside| (beside.selected.engine, (beside.selected, false))));
+            told.insert(to.engine, (to, true));
         }
-        if let Some(engine) = engine {
-            work.entry(engine).or_default().push((key.clone(), to));
+        let touched = track.map(|track| track.touched.clone()).unwrap_or_default();
+        for from in touched.into_iter().filter(|from| !told.contains_key(from)) {
+            work.entry(from).or_default().push((key.clone(), None, false));
+        }
+        for (engine, (selected, serves)) in told {
+            work.entry(engine).or_default().push((key.clone(), Some(selected), serves));
         }
     }
     (work, refused)
@@ -138,64 +185,60 @@ fn refusal(key: &ServiceKey, problems: Vec<vipd_model::Problem>) -> Refused {
 
 async fn dry_run(lanes: &Lanes, work: Work, mut refused: Vec<Refused>) -> Result<Planned, Gone> {
     let mut changes = Vec::new();
-    let mut guard_batch = BTreeMap::new();
-    for (engine, batch) in work {
+    let mut asked: BTreeMap<ServiceKey, Option<Vec<GuardEntry>>> = BTreeMap::new();
+    for (engine, told) in work {
         let Some(worker) = lanes.balancers.get(&engine) else { continue };
-        let selected: Vec<Selected> = batch.iter().filter_map(|(_, selected)| selected.clone()).collect();
+        let serves: BTreeSet<ServiceKey> =
+            told.iter().filter(|(.., serves)| *serves).map(|(key, ..)| key.clone()).collect();
         // One that moves is asked of the guard by its new engine.
-        let leaves = batch.iter().filter(|(_, selected)| selected.is_none());
-        leaves.for_each(|(key, _)| {
-            guard_batch.entry(key.clone()).or_insert(None);
+        told.iter().filter(|(_, selected, _)| selected.is_none()).for_each(|(key, ..)| {
+            asked.entry(key.clone()).or_insert(None);
         });
+        let selected: Vec<Selected> = told.iter().filter_map(|(_, selected, _)| selected.clone()).collect();
+        let batch: Vec<_> = told.into_iter().map(|(key, selected, _)| (key, selected)).collect();
         let ((made, outcomes), inputs) =
             worker.call(move |balancer| (balancer.dry_run(batch), balancer.guard(&selected))).await?;
         changes.extend(made);
-        guard_batch.extend(inputs.into_iter().map(|input| (input.key.clone(), Some(input))));
+        for GuardInput { key, entries } in inputs {
+            let serves = serves.contains(&key);
+            let entries = entries.into_iter().filter(|entry| serves || is_on_loopback(entry));
+            asked.entry(key).or_default().get_or_insert_default().extend(entries);
+        }
         for (key, outcome) in outcomes {
             refused.extend(outcome.err().map(|problem| refusal(&key, vec![problem])));
         }
     }
-    if let Some(guard) = lanes.guard.as_ref().filter(|_| !guard_batch.is_empty()) {
-        let (made, _) = guard.call(move |guard| guard.dry_run(guard_batch.into_iter().collect())).await?;
+    let batch: Vec<_> = asked
+        .into_iter()
+        .map(|(key, entries)| {
+            let input = entries.map(|mut entries| {
+                entries.sort();
+                GuardInput { key: key.clone(), entries }
+            });
+            (key, input)
+        })
+        .collect();
+    if let Some(guard) = lanes.guard.as_ref().filter(|_| !batch.is_empty()) {
+        let (made, _) = guard.call(move |guard| guard.dry_run(batch)).await?;
         changes.extend(made);
     }
     Ok(Planned { changes, refused })
 }
 
 async fn verify(lanes: &Lanes, service: Option<ServiceKey>) -> Result<Result<Verified, String>, Gone> {
-    let mut verified = Verified::default();
-    for worker in lanes.balancers.values() {
-        let service = service.clone();
-        let (drift, objects) = worker
-            .call(move |lane| {
-                let drift = match &service {
-                    Some(key) => lane.check_service(key),
-                    None => lane.check(),
-                };
-                (drift, lane.object_count())
-            })
-            .await?;
-        match drift {
-            Ok(drift) => verified.drift.extend(drift),
-            Err(error) => return Ok(Err(error.to_string())),
+    let look = move |lane: &mut dyn Lane| {
+        let drift = match &service {
+            Some(key) => lane.check_service(key),
+            None => lane.check(),
+        };
+        drift.map(|drift| (drift, lane.object_count() as u64))
+    };
+    Ok(lanes.ask(look).await?.map_err(|error| error.to_string()).map(|lanes| {
+        let mut verified = Verified::default();
+        for (_, (drift, objects)) in lanes {
+            verified.drift.extend(drift);
+            verified.objects += objects;
         }
-        verified.objects += objects as u64;
-    }
-    if let Some(guard) = &lanes.guard {
-        let (drift, objects) = guard
-            .call(move |lane| {
-                let drift = match &service {
-                    Some(key) => lane.check_service(key),
-                    None => lane.check(),
-                };
-                (drift, lane.object_count())
-            })
-            .await?;
-        match drift {
-            Ok(drift) => verified.drift.extend(drift),
-            Err(error) => return Ok(Err(error.to_string())),
-        }
-        verified.objects += objects as u64;
-    }
-    Ok(Ok(verified))
+        verified
+    }))
 }

@@ -15,13 +15,16 @@ use super::accept::Committing;
 use super::busy::Busy;
 use super::changes::Changes;
 use super::clean::{Cleaning, Walk};
-use super::control::{Ask, Control};
+use super::control::{Ask, CallError, Control};
 use super::core::{Core, Figures, network};
+use super::drain::{Counted, Drains};
 use super::drift::Checked;
-use super::holds::{self, Release};
+use super::holds::{self, Release, Released};
 use super::journal::Journal;
+use super::lanes::Lanes;
 use super::persist::{Persist, PersistError};
-use super::program::{Item, Lanes, Programmed};
+use super::program::{Item, Programmed};
+use super::totals::Totals;
 use super::track::{NodeTrack, Tracks};
 use super::waiters::Waiters;
 use super::worker::{Gone, Worker};
@@ -111,9 +114,10 @@ pub(super) enum Done {
     Committed(Result<Result<(), PersistError>, Gone>),
     Applied(Result<Programmed, Gone>),
     NodeSet(Result<Result<Vec<FlowFilter>, Problem>, Gone>),
-    Cleaned(Walk, Result<Result<(), String>, Gone>),
+    Cleaned(Result<(Walk, Result<(), String>), Gone>),
     Checked(Result<Checked, Gone>),
-    Released(Result<Result<u64, Problem>, Gone>),
+    Released(Result<Result<Released, Problem>, Gone>),
+    Counted(Result<Counted, Gone>, Vec<oneshot::Sender<Result<u64, CallError>>>),
     Query(Option<Gone>),
 }
 
@@ -155,6 +159,7 @@ pub struct Reconciler {
     pub(super) node_due: Option<Instant>,
     pub(super) cleaning: Cleaning,
     pub(super) release: Release,
+    pub(super) drains: Drains,
     /// When the whole kernel is read again.
     pub(super) check_due: Instant,
     /// When the engines are asked again whether somebody else wrote to it.
@@ -208,6 +213,7 @@ impl Reconciler {
             findings: start.findings,
             ready: false,
             figures: Figures::default(),
+            totals: Totals::default(),
         };
         let core = Arc::new(RwLock::new(core));
         let (asks_in, asks) = mpsc::channel(QUEUE);
@@ -240,6 +246,7 @@ impl Reconciler {
             node_due: Some(at),
             cleaning: Cleaning::default(),
             release: Release::default(),
+            drains: Drains::default(),
             check_due: at + check_every,
             poll_due: at,
             waiters: Waiters::default(),
@@ -295,6 +302,7 @@ impl Reconciler {
             }
         }
         self.start_cleaning();
+        self.start_counting();
     }
 
     fn take_asks(&mut self, buffer: &mut Vec<Ask>) {
@@ -306,6 +314,8 @@ impl Reconciler {
                 Ask::Verify { service, reply } => self.verify(service, reply),
                 Ask::Counters { services, reply } => self.counters(services, reply),
                 Ask::Findings { reply } => self.findings(reply),
+                Ask::FlowsLeft { reply } => self.flows_left(reply),
+                Ask::View { service, at, reply } => self.view(service, at, reply),
                 Ask::ReleaseHold { actor, note, reply } => self.release_hold(&actor, &note, reply),
                 Ask::Addresses(addresses) => self.take_addresses(addresses),
                 Ask::Refused { actor, service, text } => self.journal_refused(&actor, service.as_ref(), text),
@@ -322,9 +332,13 @@ impl Reconciler {
             Done::Committed(result) => self.committed(result?),
             Done::Applied(result) => self.applied(result?),
             Done::NodeSet(result) => self.node_set(result?),
-            Done::Cleaned(walk, result) => self.cleaned(walk, result?),
+            Done::Cleaned(result) => {
+                let (walk, result) = result?;
+                self.cleaned(walk, result);
+            }
             Done::Checked(result) => self.checked(result?),
             Done::Released(result) => self.released(result?),
+            Done::Counted(result, replies) => self.counted(&result?, replies),
             Done::Query(gone) => return gone.map_or(Ok(()), |gone| Err(gone.into())),
         }
         Ok(())

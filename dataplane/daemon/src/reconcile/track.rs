@@ -30,6 +30,28 @@ pub struct Failure {
     pub retry_at: Instant,
 }
 
+/// An engine that another one has replaced, and that still carries established flows.
+#[derive(Clone, Debug)]
+pub struct Draining {
+    /// Which.
+    pub engine: EngineKind,
+    /// When it was replaced.
+    pub since: Instant,
+    /// When they are cut; absent: never.
+    pub cut_at: Option<Instant>,
+    /// How many, when they were last counted; absent: not yet.
+    pub flows: Option<u64>,
+    /// The kernel's numbers of them, sorted, where it carries them; empty where the engine does.
+    pub ids: Vec<u32>,
+}
+
+impl Draining {
+    /// One whose flows have not been counted yet.
+    pub(super) fn new(engine: EngineKind, cut_at: Option<Instant>) -> Self {
+        Self { engine, since: Instant::now(), cut_at, flows: None, ids: Vec::new() }
+    }
+}
+
 /// One service's way into the kernel.
 #[derive(Clone, Debug, Default)]
 pub struct Track {
@@ -47,8 +69,8 @@ pub struct Track {
     pub engine: Option<EngineKind>,
     /// What may have objects of it: what serves it, and what an attempt to move it has touched.
     pub touched: BTreeSet<EngineKind>,
-    /// Still carries established flows after a switch.
-    pub draining_engine: Option<EngineKind>,
+    /// Still carry established flows after a switch; the newest last.
+    pub draining: Vec<Draining>,
     /// What runs.
     pub algorithm: Option<Algorithm>,
     /// Standing notes of the engine choice: ENGINE_CHOSEN, SCHEDULER_REPLACED…
@@ -62,6 +84,13 @@ pub struct Track {
 }
 
 impl Track {
+    /// What still carries established flows after a switch: the newest that is known to have some.
+    #[must_use]
+    pub fn draining_engine(&self) -> Option<EngineKind> {
+        let has_flows = |draining: &&Draining| draining.flows.is_some_and(|flows| flows > 0);
+        self.draining.iter().rev().find(has_flows).map(|draining| draining.engine)
+    }
+
     /// Where it stands.
     #[must_use]
     pub fn state(&self) -> ServiceState {

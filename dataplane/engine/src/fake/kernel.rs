@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vipd_model::{EngineKind, ServiceKey};
+
 use crate::plan::Operation;
 use crate::steps::ApplyError;
 
@@ -28,6 +30,17 @@ struct State {
     /// Somebody else wrote to it since an engine last asked.
     disturbed: BTreeSet<String>,
     watcher: Option<Watcher>,
+    /// By engine and service.
+    counts: BTreeMap<(EngineKind, ServiceKey), Count>,
+}
+
+/// What an engine has counted of a service, as a test says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Flows so far.
+    pub connections: u64,
+    /// Flows now.
+    pub active: u64,
 }
 
 impl FakeKernel {
@@ -95,6 +108,26 @@ impl FakeKernel {
         let mut state = self.state();
         state.objects.insert(name.to_owned(), value.to_owned());
         state.disturb(name);
+    }
+
+    /// From now on an engine has counted this for a service, as long as it has a frontend of it.
+    pub fn count(&self, engine: EngineKind, service: &ServiceKey, count: Count) {
+        self.state().counts.insert((engine, service.clone()), count);
+    }
+
+    /// What it has counted.
+    pub(super) fn counted(&self, engine: EngineKind, service: &ServiceKey) -> Option<Count> {
+        self.state().counts.get(&(engine, service.clone())).copied()
+    }
+
+    /// With its last object an engine's count of a service is gone.
+    pub(super) fn forget_counts(&self, engine: EngineKind, prefix: &str) {
+        let State { counts, objects, .. } = &mut *self.state();
+        counts.retain(|(counting, service), _| {
+            let begins = format!("{service} ");
+            *counting != engine
+                || objects.iter().any(|(name, value)| name.starts_with(prefix) && value.starts_with(&begins))
+        });
     }
 
     /// From now on the kernel refuses objects with this name.

@@ -10,17 +10,17 @@ use std::net::SocketAddr;
 
 use vipd_model::feature::Ability;
 use vipd_model::select::Serve;
-use vipd_model::{Algorithm, At, EngineKind, Family, Feature, FrontendSelection, Selected};
+use vipd_model::{Algorithm, At, EngineKind, Family, Feature, FrontendSelection, Selected, ServiceKey};
 
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
 use crate::guard::{GuardEntry, Place, Spot};
 use crate::node::Node;
 use crate::plan::{Objects, Operation};
-use crate::steps::{ApplyError, Engine, EngineError, Observed, RenderError, Steps};
+use crate::steps::{ApplyError, Counters, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps};
 
 pub use guard::FakeGuard;
-pub use kernel::FakeKernel;
+pub use kernel::{Count, FakeKernel};
 
 /// An engine that programs a [`FakeKernel`]: an object for each frontend of a service and one for each endpoint that
 /// may be chosen. As `userspace` and as `ipvs` it needs the guard, as the real ones do.
@@ -29,6 +29,7 @@ pub struct FakeEngine {
     ability: Ability,
     kernel: FakeKernel,
     prefix: String,
+    carries: bool,
 }
 
 impl FakeEngine {
@@ -41,13 +42,20 @@ impl FakeEngine {
             features: Feature::ALL.iter().copied().collect(),
             algorithms: Algorithm::ALL.into_iter().collect(),
         };
-        Self { kind, ability, kernel, prefix: format!("{kind} ") }
+        Self { kind, ability, kernel, prefix: format!("{kind} "), carries: false }
     }
 
     /// The same with other abilities.
     #[must_use]
     pub fn with_ability(mut self, ability: Ability) -> Self {
         self.ability = ability;
+        self
+    }
+
+    /// The same, with flows that hang on its objects, as the proxy's do.
+    #[must_use]
+    pub fn carrying(mut self) -> Self {
+        self.carries = true;
         self
     }
 
@@ -126,7 +134,11 @@ impl Steps for FakeEngine {
     }
 
     fn apply(&mut self, operations: &[Operation<String, String>], _: &mut Assignments) -> Result<(), ApplyError> {
-        self.kernel.transact(operations)
+        self.kernel.transact(operations)?;
+        if operations.iter().any(|operation| operation.after().is_none()) {
+            self.kernel.forget_counts(self.kind, &self.prefix);
+        }
+        Ok(())
     }
 
     fn disturbed(&mut self) -> bool {
@@ -157,6 +169,23 @@ impl Engine for FakeEngine {
 
     fn ability(&self) -> Ability {
         self.ability.clone()
+    }
+
+    fn carries_flows(&self) -> bool {
+        self.carries
+    }
+
+    fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {
+        let counted = services.iter().filter_map(|key| {
+            let Count { connections, active } = self.kernel.counted(self.kind, key)?;
+            let total = Counters {
+                connections: Some(connections),
+                active: self.carries.then_some(active),
+                ..Counters::default()
+            };
+            Some(ServiceCounters { key: key.clone(), total, endpoints: Vec::new() })
+        });
+        Ok(counted.collect())
     }
 
     fn guard(&self, _: &Node, service: &Selected, _: &Assignments) -> Vec<GuardEntry> {

@@ -1,7 +1,7 @@
 //! A node under test: fake engines and guard on one kernel, a store that fails on demand, and virtual time.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,17 +10,18 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vipd_engine::chaos::{Chaos, ChaosEngine, Mischief};
 use vipd_engine::fake::{FakeEngine, FakeGuard, FakeKernel};
-use vipd_engine::{Assignments, Engine as _, FlowFilter, GuardInput, Runner, Steps};
+use vipd_engine::{Assignments, Engine as _, FlowFilter, GuardInput, Judge, Runner, Steps};
 use vipd_model::feature::{Ability, Engines};
 use vipd_model::{
     Actor, Algorithm, Command, Contest, Definition, Delta, Desired, Endpoint, EngineKind, Feature, Frontend, Limits,
     Millis, Mode, Operation, Problem, Protocol, Request, Revision, Scheduler, ServiceKey, Wait,
 };
 
+use crate::reconcile::beside::{Beside, beside, is_on_loopback};
 use crate::reconcile::run::Fatal;
 use crate::reconcile::{
     Accepted, Balancer, CallError, Cleaner, Control, Core, GuardLane, Lanes, Persist, PersistError, Reconciler,
-    ServiceState, Settings, Start, Target, Worker,
+    ServiceState, Settings, Start, Target, Watched, Worker,
 };
 
 /// The instant at which every test begins.
@@ -40,6 +41,10 @@ pub(super) struct Setup {
     /// How long a job at an engine lasts, in microseconds.
     pub(super) pace: Pace,
     pub(super) store_problem: Option<Problem>,
+    /// Engines whose flows hang on their objects.
+    pub(super) carriers: Vec<EngineKind>,
+    /// Of this node.
+    pub(super) addresses: Vec<IpAddr>,
     /// Hold the order of captures and balancers at every step; not where somebody else writes to the kernel too.
     pub(super) watch_order: bool,
 }
@@ -57,6 +62,8 @@ impl Default for Setup {
             chaos: Chaos::new(1, Mischief::default()),
             pace: Pace::default(),
             store_problem: None,
+            carriers: Vec::new(),
+            addresses: Vec::new(),
             watch_order: true,
         }
     }
@@ -120,27 +127,72 @@ impl Persist for TestStore {
     }
 }
 
-/// Counts the walks and what they were to forget; fails on demand.
+/// Counts the walks and what they were to forget; fails on demand. Has the flows that a test gives it.
 #[derive(Clone, Default)]
-pub(super) struct TestCleaner(Arc<Mutex<(Vec<Vec<FlowFilter>>, bool)>>);
+pub(super) struct TestCleaner(Arc<Mutex<Tracked>>);
+
+#[derive(Default)]
+struct Tracked {
+    walks: Vec<Vec<FlowFilter>>,
+    judged: Vec<Judge>,
+    failing: bool,
+    /// By number: protocol, where the client sent it, who answers.
+    flows: BTreeMap<u32, (Protocol, SocketAddr, SocketAddr)>,
+}
 
 impl TestCleaner {
     pub(super) fn walks(&self) -> Vec<Vec<FlowFilter>> {
-        self.0.lock().unwrap().0.clone()
+        self.0.lock().unwrap().walks.clone()
+    }
+
+    /// The rules by which it was to judge.
+    pub(super) fn judged(&self) -> Vec<Judge> {
+        self.0.lock().unwrap().judged.clone()
+    }
+
+    /// The kernel tracks these flows: protocol, where the client sent it, who answers.
+    pub(super) fn track(&self, flows: &[(Protocol, &str, &str)]) {
+        let flows = flows.iter().map(|(protocol, to, from)| (*protocol, to.parse().unwrap(), from.parse().unwrap()));
+        self.0.lock().unwrap().flows = (1..).zip(flows).collect();
+    }
+
+    pub(super) fn tracked(&self) -> usize {
+        self.0.lock().unwrap().flows.len()
     }
 
     pub(super) fn fail(&self, failing: bool) {
-        self.0.lock().unwrap().1 = failing;
+        self.0.lock().unwrap().failing = failing;
     }
 }
 
 impl Cleaner for TestCleaner {
-    fn clean(&mut self, filters: &[FlowFilter]) -> Result<(), String> {
+    fn clean(&mut self, filters: &[FlowFilter], judge: &Judge) -> Result<(), String> {
         let mut state = self.0.lock().unwrap();
-        if state.1 {
+        if state.failing {
             return Err("conntrack: test".to_owned());
         }
-        state.0.push(filters.to_vec());
+        state.walks.push(filters.to_vec());
+        if !judge.is_empty() {
+            state.judged.push(judge.clone());
+        }
+        Ok(())
+    }
+
+    fn carried(&mut self, watched: &Watched) -> Result<BTreeMap<ServiceKey, Vec<u32>>, String> {
+        let state = self.0.lock().unwrap();
+        let mut carried: BTreeMap<ServiceKey, Vec<u32>> = BTreeMap::new();
+        for (id, (protocol, to, from)) in &state.flows {
+            if let Some((key, answerers)) = watched.find(*protocol, to.ip(), to.port())
+                && answerers.allow(from.ip(), from.port(), to.port())
+            {
+                carried.entry(key.clone()).or_default().push(*id);
+            }
+        }
+        Ok(carried)
+    }
+
+    fn cut(&mut self, flows: &[u32]) -> Result<(), String> {
+        self.0.lock().unwrap().flows.retain(|id, _| !flows.contains(id));
         Ok(())
     }
 }
@@ -203,9 +255,10 @@ impl Node {
             let (pace, dead) = (pace.clone(), Arc::clone(&dead));
             move || (!dead.load(Ordering::Relaxed)).then(|| pace.get())
         };
-        let mut lanes = Lanes::default();
+        let mut lanes = Lanes { carriers: setup.carriers.iter().copied().collect(), ..Lanes::default() };
         for kind in &setup.engines {
             let engine = FakeEngine::new(*kind, setup.kernel.clone());
+            let engine = if setup.carriers.contains(kind) { engine.carrying() } else { engine };
             let engine = ChaosEngine::new(engine, setup.chaos.clone());
             let balancer: Box<dyn Balancer> = Box::new(Runner::start(engine).unwrap());
             lanes.balancers.insert(*kind, Worker::task(balancer, pause(&setup.pace)));
@@ -224,7 +277,7 @@ impl Node {
             store_problem: setup.store_problem,
             lanes: lanes.clone(),
             kernel_objects: setup.kernel.objects().len() as u64,
-            addresses: Vec::new(),
+            addresses: setup.addresses,
             findings: Vec::new(),
             clock: Arc::new(move || Millis(BEGIN.0 + u64::try_from(began.elapsed().as_millis()).unwrap())),
             settings: setup.settings,
@@ -311,7 +364,7 @@ impl Node {
 
     /// What the kernel is to have for the accepted state.
     pub(super) fn expected(&self) -> BTreeMap<String, String> {
-        self.read(expected)
+        self.read(|core| expected(core, &self.lanes))
     }
 
     /// Kernel, model and books agree, nobody waits, and captures were never without their balancer.
@@ -323,7 +376,7 @@ impl Node {
 }
 
 /// What the kernel is to have for a state, rendered anew.
-pub(super) fn expected(core: &Core) -> BTreeMap<String, String> {
+pub(super) fn expected(core: &Core, lanes: &Lanes) -> BTreeMap<String, String> {
     let kernel = FakeKernel::default();
     let mut numbers = Assignments::default();
     let guard = FakeGuard::new(kernel.clone());
@@ -338,7 +391,12 @@ pub(super) fn expected(core: &Core) -> BTreeMap<String, String> {
         let (selected, _) = core.selected(service).unwrap();
         let engine = FakeEngine::new(selected.engine, kernel.clone());
         objects.extend(engine.render(&core.node, &selected, &mut numbers).unwrap());
-        let entries = engine.guard(&core.node, &selected, &numbers);
+        let mut entries = engine.guard(&core.node, &selected, &numbers);
+        for Beside { selected, .. } in beside(core, lanes, core.tracks.get(&service.key), &selected) {
+            let engine = FakeEngine::new(selected.engine, kernel.clone());
+            objects.extend(engine.render(&core.node, &selected, &mut numbers).unwrap());
+            entries.extend(engine.guard(&core.node, &selected, &numbers).into_iter().filter(is_on_loopback));
+        }
         let input = GuardInput { key: service.key.clone(), entries };
         objects.extend(guard.render(&core.node, &input, &mut numbers).unwrap());
     }
