@@ -185,6 +185,7 @@ async fn one_change_costs_the_same_among_ten_and_ten_thousand() {
         costs.push((after.0 - before.0, after.1 - before.1, after.2 - before.2, after.3 - before.3));
     }
     assert_eq!(costs[0], costs[1]);
+    assert_eq!(costs[0].2, 0, "a change never reads the whole kernel");
     assert_eq!(costs[0].0, 6, "an endpoint comes, one goes, a frontend with its refusal comes and goes");
 }
 
