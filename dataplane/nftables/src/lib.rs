@@ -1,27 +1,27 @@
-//! The guard by nftables: capture of frontends for the proxy, refusals, source ranges, virtual ranges, the anchor.
+//! nftables by netlink: the guard, and the balancer.
 //!
-//! One table of ours, `inet vipd`, with a constant number of rules: what a frontend is lives in elements of maps and
-//! sets, so a change costs messages in proportion to the change. `inet vipd-anchor` keeps established flows alive.
-//! Foreign tables are neither touched nor parsed. Read [`table`] for the layout, then [`render`](crate::render) →
-//! [`Guard`]. The nftables balancer is to stand in the same table; it is not here yet.
+//! Each has tables of its own on a socket of its own, because a table that has an owner belongs to one socket: [`guard`]
+//! has `inet vipd` and `inet vipd-anchor`, the balancer `inet vipd-nft`. Foreign tables are neither touched nor parsed,
+//! and no process is started. What both need: [`rule`] builds rules and what `nft` prints for them, `owner` takes our
+//! tables, `generation` notices strangers.
 
-mod apply;
-mod element;
-mod flows;
+pub mod balancer;
 mod generation;
-mod guard;
-pub mod names;
-mod object;
-mod observe;
-mod plan;
-mod probe;
-mod render;
-mod rule;
-pub mod table;
+pub mod guard;
+mod owner;
+pub mod rule;
 
-pub use element::ElementKey;
+use vipd_model::Family;
+
+pub use balancer::Nftables;
 pub use guard::Guard;
-pub use object::{Key, Object, Value};
-pub use probe::Unusable;
-pub use render::MAX_ELEMENTS;
+pub use owner::Unusable;
 pub use rule::Rule;
+
+/// 4 or 6, the suffix of names.
+pub(crate) fn digit(family: Family) -> u8 {
+    match family {
+        Family::V4 => 4,
+        Family::V6 => 6,
+    }
+}

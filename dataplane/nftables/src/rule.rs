@@ -11,10 +11,8 @@ use std::{
 use vipd_model::{Family, Protocol};
 use vipd_netlink::nft::{Cmp, CtKey, Expr, FIB_DADDR, Header, KeyBytes, MetaKey, Reg, RejectWith, Verdict};
 
-use crate::names::{ChainName, Prefix, Reach, SetName};
-
 /// First register of a key.
-const KEY: Reg = Reg(0);
+pub(crate) const KEY: Reg = Reg(0);
 /// For values that are compared at once; past the longest key (IPv6, protocol, port, IPv6: ten registers).
 const SCRATCH: Reg = Reg(12);
 /// `NFPROTO_IPV4`
@@ -55,7 +53,7 @@ impl Rule {
         &self.expressions
     }
 
-    fn with(mut self, text: &str, expressions: impl IntoIterator<Item = Expr>) -> Self {
+    pub(crate) fn with(mut self, text: &str, expressions: impl IntoIterator<Item = Expr>) -> Self {
         if !self.text.is_empty() && !text.is_empty() {
             self.text.push(' ');
         }
@@ -104,69 +102,27 @@ impl Rule {
     }
 
     /// The same where an address follows that says it: `nft` prints it once.
-    fn family_implied(self, family: Family) -> Self {
+    pub(crate) fn family_implied(self, family: Family) -> Self {
         self.with("", of_family(family))
     }
 
     /// Its destination is an address of this node.
-    fn at_this_node(self) -> Self {
+    pub(crate) fn at_this_node(self) -> Self {
         let load = Expr::FibAddressType { flags: FIB_DADDR, to: SCRATCH };
         let value = LOCAL.to_ne_bytes().to_vec();
         self.with("fib daddr type local", [load, Expr::Cmp { op: Cmp::Eq, from: SCRATCH, value }])
     }
 
-    /// The packet's destination is in a set of frontends.
-    pub(crate) fn at(self, reach: Reach, family: Family, set: SetName) -> Self {
-        let key = KeyFields::spot(reach, family);
-        let rule = match reach {
-            Reach::Address => self.family_implied(family),
-            Reach::Node => self.family(family).at_this_node(),
-        };
-        rule.with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
-    }
-
-    /// The packet's protocol and destination port are in a set.
-    pub(crate) fn port_in(self, set: SetName) -> Self {
-        let key = KeyFields::spot(Reach::Node, Family::V4);
-        self.with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
-    }
-
-    /// Redirects packets of a protocol to the port that a map has for their destination.
-    pub(crate) fn redirect(self, protocol: Protocol, reach: Reach, family: Family, map: SetName) -> Self {
-        let rule = self.protocol(protocol).family(family);
-        let rule = match reach {
-            Reach::Address => rule,
-            Reach::Node => rule.at_this_node(),
-        };
-        let key = KeyFields::spot(reach, family);
-        // Where the protocol is known, `nft` calls its port by it.
-        let fields = key.text.replace("th dport", &format!("{protocol} dport"));
-        let rule = rule.with(&format!("redirect to :{fields} map @{map}"), key.expressions);
-        rule.lookup(map, Some(KEY)).with("", [Expr::Redirect { port: Some(KEY) }])
-    }
-
-    /// The packet's source (or destination), cut to the prefix's length, is in its set.
-    pub(crate) fn in_prefix(self, prefix: Prefix) -> Self {
-        let (family, set) = (prefix.family(), SetName::Prefix(prefix));
-        let (key, relation) = match prefix {
-            Prefix::Allow { reach, .. } => (KeyFields::spot(reach, family).source(family), ""),
-            Prefix::Virtual { .. } => (KeyFields::default().destination(family), "== "),
-        };
-        let key = key.masked(family, prefix.length());
-        let relation = if key.text.contains('&') { relation } else { "" };
-        let text = format!("{} {relation}@{set}", key.text);
-        self.family_implied(family).with(&text, key.expressions).lookup(set, None)
-    }
-
-    fn lookup(self, set: SetName, data: Option<Reg>) -> Self {
+    /// Looks the key that stands in the registers from [`KEY`] on up in a set.
+    pub(crate) fn lookup(self, set: impl fmt::Display, data: Option<Reg>) -> Self {
         self.with("", [Expr::Lookup { set: set.to_string(), key: KEY, data, inverted: false }])
     }
 
-    pub(crate) fn jump(self, chain: ChainName) -> Self {
+    pub(crate) fn jump(self, chain: impl fmt::Display) -> Self {
         self.with(&format!("jump {chain}"), [Expr::Verdict(Verdict::Jump(chain.to_string()))])
     }
 
-    pub(crate) fn goto(self, chain: ChainName) -> Self {
+    pub(crate) fn goto(self, chain: impl fmt::Display) -> Self {
         self.with(&format!("goto {chain}"), [Expr::Verdict(Verdict::Goto(chain.to_string()))])
     }
 
@@ -207,33 +163,34 @@ impl fmt::Display for Rule {
 
 /// The fields of a key, loaded into consecutive registers from [`KEY`] on.
 #[derive(Default)]
-struct KeyFields {
-    expressions: Vec<Expr>,
-    text: String,
+pub(crate) struct KeyFields {
+    pub(crate) expressions: Vec<Expr>,
+    pub(crate) text: String,
     next: u8,
 }
 
 impl KeyFields {
-    /// The packet's destination as frontends are found: address (unless by node), protocol, port.
-    fn spot(reach: Reach, family: Family) -> Self {
-        let key = match reach {
-            Reach::Address => Self::default().destination(family),
-            Reach::Node => Self::default(),
-        };
-        let protocol = Expr::Meta { key: MetaKey::Protocol, to: Reg(key.next) };
-        let key = key.and("meta l4proto", protocol, 1);
+    /// The register after the last field.
+    pub(crate) fn next(&self) -> u8 {
+        self.next
+    }
+
+    /// Protocol and destination port.
+    pub(crate) fn port(self) -> Self {
+        let protocol = Expr::Meta { key: MetaKey::Protocol, to: Reg(self.next) };
+        let key = self.and("meta l4proto", protocol, 1);
         let port = Expr::Payload { header: Header::Transport, offset: 2, length: 2, to: Reg(key.next) };
         key.and("th dport", port, 1)
     }
 
-    fn destination(self, family: Family) -> Self {
+    pub(crate) fn destination(self, family: Family) -> Self {
         match family {
             Family::V4 => self.address("ip daddr", 16, 4),
             Family::V6 => self.address("ip6 daddr", 24, 16),
         }
     }
 
-    fn source(self, family: Family) -> Self {
+    pub(crate) fn source(self, family: Family) -> Self {
         match family {
             Family::V4 => self.address("ip saddr", 12, 4),
             Family::V6 => self.address("ip6 saddr", 8, 16),
@@ -245,7 +202,7 @@ impl KeyFields {
         self.and(text, load, length as u8 / 4)
     }
 
-    fn and(mut self, text: &str, load: Expr, registers: u8) -> Self {
+    pub(crate) fn and(mut self, text: &str, load: Expr, registers: u8) -> Self {
         if !self.text.is_empty() {
             self.text.push_str(" . ");
         }
@@ -256,7 +213,7 @@ impl KeyFields {
     }
 
     /// Cuts the address that was loaded last to a prefix.
-    fn masked(mut self, family: Family, length: u8) -> Self {
+    pub(crate) fn masked(mut self, family: Family, length: u8) -> Self {
         let mask = match family {
             Family::V4 => IpAddr::V4(Ipv4Addr::from_bits(u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0))),
             Family::V6 => IpAddr::V6(Ipv6Addr::from_bits(u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0))),

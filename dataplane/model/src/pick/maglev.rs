@@ -55,6 +55,13 @@ impl Maglev {
     }
 }
 
+/// The member of each slot of a table of this size, for engines that hash in the kernel and only need the table. The size
+/// must be prime; 100 slots for a member keep the shares within about 1 %.
+#[must_use]
+pub fn table(members: &[Member], size: u32) -> Box<[u32]> {
+    fill(members, size)
+}
+
 /// A member's order of preference: offset, offset + skip, offset + 2 · skip …, modulo the size.
 struct Preference {
     next: u32,

@@ -23,6 +23,8 @@ mod weights;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 
+pub use maglev::table as maglev_table;
+
 use crate::endpoint::EndpointKey;
 use crate::scheduler::Algorithm;
 use crate::select::{EndpointSet, Selected};

@@ -7,6 +7,7 @@
 use super::{
     Command, INET, SUBSYSTEM,
     expr::{Expr, Verdict},
+    item::Item,
     object::{Chain, TableFlags, comment_user_data},
     set::{Element, Set},
 };
@@ -173,6 +174,21 @@ impl Batch {
         self.push_elements(Command::DelElement, 0, set, name, elements.iter().map(|e| (e, None)));
     }
 
+    /// Adds elements as they come; no error for one that is there with the same data (`EEXIST` with other data).
+    pub fn add_items<'a>(&mut self, set: &str, items: impl Iterator<Item = Item<'a>>) {
+        self.push_items(Command::NewElement, flags::CREATE, set, items);
+    }
+
+    /// Deletes elements as they come; one that is absent fails the whole batch (`ENOENT`).
+    pub fn delete_items<'a>(&mut self, set: &str, items: impl Iterator<Item = Item<'a>>) {
+        self.push_items(Command::DelElement, 0, set, items);
+    }
+
+    fn push_items<'a>(&mut self, command: Command, flags: u16, set: &str, items: impl Iterator<Item = Item<'a>>) {
+        let verb = if command == Command::NewElement { "add elements to" } else { "delete elements from" };
+        self.push_list(command, flags, set, format!("{verb} {set}"), items, |item, list| item.encode(list));
+    }
+
     fn push(&mut self, command: Command, flags: u16, name: String, fill: impl FnOnce(&mut Encoder)) {
         self.operations.push(name);
         let start = self.open(command, flags);
@@ -192,7 +208,6 @@ impl Batch {
         self.parts.push(Part { start, operation: self.operations.len() - 1, elements });
     }
 
-    /// One operation, as many messages as its list attribute's 16-bit length asks for.
     fn push_elements<'a>(
         &mut self,
         command: Command,
@@ -201,7 +216,21 @@ impl Batch {
         name: String,
         elements: impl Iterator<Item = (&'a Element, Option<&'a Verdict>)>,
     ) {
-        /// Keeps the list below [`Encoder::FITS`] whatever the last element's size (keys and data have at most 64 bytes).
+        self.push_list(command, flags, set, name, elements, |(element, verdict), list| element.encode(list, *verdict));
+    }
+
+    /// One operation, as many messages as its list attribute's 16-bit length asks for; none for an empty list.
+    fn push_list<T>(
+        &mut self,
+        command: Command,
+        flags: u16,
+        set: &str,
+        name: String,
+        elements: impl Iterator<Item = T>,
+        encode: impl Fn(&T, &mut Encoder),
+    ) {
+        /// Keeps the list below [`Encoder::FITS`] whatever the last element's size (keys and data have at most 64 bytes, a
+        /// comment 256).
         const LIST_LIMIT: usize = Encoder::FITS - 1024;
         self.operations.push(name);
         let mut elements = elements.peekable();
@@ -213,10 +242,10 @@ impl Batch {
             self.encoder.nest(3, |list| {
                 let list_start = list.len();
                 while list.len() - list_start < LIST_LIMIT
-                    && let Some((element, verdict)) = elements.next()
+                    && let Some(element) = elements.next()
                 {
                     starts.push((list.len() - start) as u32);
-                    element.encode(list, verdict);
+                    encode(&element, list);
                 }
             });
             let count = starts.len();

@@ -1,7 +1,10 @@
 //! The conversation with nf_tables: commit batches, read tables back.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+
 use super::{
     Batch, Command, INET,
+    item::{Found, Item, parse_found},
     object::{Chain, Rule, Table, parse_chain, parse_rule, parse_table},
     set::{Element, Set, parse_element, parse_set},
 };
@@ -9,7 +12,7 @@ use crate::{
     attr::{Attrs, Encoder},
     error::Error,
     message::{self, NFGENMSG, parse_messages},
-    socket::{Family, Socket},
+    socket::{DumpStep, Family, Socket},
 };
 
 /// Elements that one message of a dump holds in any case: a set so small is not grown while it is read.
@@ -47,6 +50,12 @@ impl Nft {
         /// An element with the longest key of ours (IPv6, protocol, port, IPv6) and data is below.
         const BYTES: usize = 100;
         (self.socket.send_room() / BYTES).clamp(1, QUICK)
+    }
+
+    /// How many bytes of elements one batch may hold here; the rest of the send buffer is for everything else in it.
+    #[must_use]
+    pub fn batch_bytes(&self) -> usize {
+        self.socket.send_room() / 4 * 3
     }
 
     /// Commits a batch: all of it is in force, or nothing is.
@@ -231,6 +240,90 @@ impl Nft {
         Ok(elements)
     }
 
+    /// Walks a set without keeping its elements: `see` gets each one, into a fresh `T`.
+    ///
+    /// As [`Self::elements`], a large set is walked until two walks in a row met the same keys and data, whatever their
+    /// counters and time-outs say.
+    ///
+    /// # Errors
+    /// As [`Self::elements`].
+    pub fn visit<T: Default>(
+        &mut self,
+        table: &str,
+        set: &str,
+        mut see: impl FnMut(&mut T, &Found<'_>),
+    ) -> Result<T, Error> {
+        let operation = format!("read the elements of {table}/{set}");
+        let mut last = None;
+        for _ in 0..READ_ATTEMPTS {
+            let mut collected = T::default();
+            let (digest, step) = match self.walk_over(table, set, &operation, |found| see(&mut collected, found)) {
+                Err(Error::AnswerLost { .. }) => continue,
+                other => other?,
+            };
+            let in_one_walk = digest.count <= ONE_WALK && step == DumpStep::Continue;
+            if in_one_walk || last == Some(digest) {
+                return Ok(collected);
+            }
+            last = Some(digest);
+        }
+        Err(Error::Interrupted { operation, attempts: READ_ATTEMPTS })
+    }
+
+    /// One walk over a set.
+    fn walk_over(
+        &mut self,
+        table: &str,
+        set: &str,
+        operation: &str,
+        mut see: impl FnMut(&Found<'_>),
+    ) -> Result<(Digest, DumpStep), Error> {
+        let mut digest = Digest::default();
+        let request = |m: &mut Encoder| {
+            table_request(m, table);
+            m.string(2, set);
+        };
+        let step = self.socket.dump_once(Command::GetElement.kind(), operation, request, |message| {
+            for attr in message.attrs(NFGENMSG).nested(3).unwrap_or(Attrs::new(&[])) {
+                if let Some(found) = parse_found(attr.payload) {
+                    digest.add(&found);
+                    see(&found);
+                }
+            }
+        })?;
+        Ok((digest, step))
+    }
+
+    /// The elements with these keys that are there, in any order.
+    ///
+    /// # Errors
+    /// As the kernel refuses; an absent element, set or table is no error.
+    pub fn find<'a>(
+        &mut self,
+        table: &str,
+        set: &str,
+        keys: impl Iterator<Item = &'a [u8]>,
+        mut see: impl FnMut(&Found<'_>),
+    ) -> Result<(), Error> {
+        let operation = format!("read elements of {table}/{set}");
+        for key in keys {
+            let answer = self.socket.ask(Command::GetElement.kind(), &operation, |m| {
+                table_request(m, table);
+                m.string(2, set);
+                m.nest(3, |list| Item { key, ..Item::default() }.encode(list));
+            });
+            match answer {
+                Ok(body) => {
+                    let list = Attrs::new(body.get(NFGENMSG..).unwrap_or_default()).nested(3);
+                    list.into_iter().flatten().filter_map(|attr| parse_found(attr.payload)).for_each(|f| see(&f));
+                }
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// The element with the same key as `wanted`, with its data; none if it, the set or the table is absent.
     ///
     /// # Errors
@@ -247,6 +340,22 @@ impl Nft {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+}
+
+/// What a walk met, whatever the order: equal for two walks that met the same.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Digest {
+    count: usize,
+    sum: u64,
+}
+
+impl Digest {
+    fn add(&mut self, found: &Found<'_>) {
+        let mut hasher = DefaultHasher::new();
+        (found.key, found.data, found.comment, found.interval_end).hash(&mut hasher);
+        self.count += 1;
+        self.sum = self.sum.wrapping_add(hasher.finish());
     }
 }
 

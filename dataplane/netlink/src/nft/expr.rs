@@ -3,6 +3,8 @@
 //! [`Expr::encode`] and [`parse_expressions`] are inverse for all that we write. What we never write is read as
 //! [`Expr::Other`], which equals nothing of ours: a rule that somebody altered shows up as a difference.
 
+use std::time::Duration;
+
 use super::LIST_ELEM;
 use crate::attr::{Attrs, Encoder};
 
@@ -13,14 +15,17 @@ pub struct Reg(pub u8);
 impl Reg {
     /// `NFT_REG32_00`
     const FIRST: u32 = 8;
+    /// `NFT_REG_VERDICT`: where a verdict map's data goes.
+    pub const VERDICT: Self = Self(u8::MAX);
 
     fn encoded(self) -> u32 {
-        Self::FIRST + u32::from(self.0)
+        if self == Self::VERDICT { 0 } else { Self::FIRST + u32::from(self.0) }
     }
 
     /// The kernel prints registers 0, 4, 8 and 12 by the names of the old 128-bit ones, 1 to 4.
     fn parse(number: u32) -> Option<Self> {
         match number {
+            0 => Some(Self::VERDICT),
             1..=4 => Some(Self((number as u8 - 1) * 4)),
             8..=23 => Some(Self((number - Self::FIRST) as u8)),
             _ => None,
@@ -32,7 +37,9 @@ impl Reg {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MetaKey {
-    /// Name of the incoming interface, 16 bytes.
+    /// The packet's priority (`skb->priority`), host order: a word that goes with the packet from rule to rule.
+    Priority = 2,
+    /// Name of the incoming interface, 16 bytes; no match where there is none.
     InputInterfaceName = 6,
     /// `NFPROTO_IPV4` or `NFPROTO_IPV6`, one byte.
     Family = 15,
@@ -68,6 +75,54 @@ pub enum CtKey {
     State = 0,
     /// Bit mask of `IPS_*`, host order; 0x20 is "destination was translated".
     Status = 2,
+    /// Source port of a direction.
+    SourcePort = 11,
+    /// Destination port of a direction.
+    DestinationPort = 12,
+    /// IPv4 source address of a direction; no match for other families.
+    SourceIpv4 = 19,
+    /// IPv4 destination address of a direction.
+    DestinationIpv4 = 20,
+    /// IPv6 source address of a direction.
+    SourceIpv6 = 21,
+    /// IPv6 destination address of a direction.
+    DestinationIpv6 = 22,
+}
+
+impl CtKey {
+    fn parse(number: u32) -> Option<Self> {
+        Some(match number {
+            0 => Self::State,
+            2 => Self::Status,
+            11 => Self::SourcePort,
+            12 => Self::DestinationPort,
+            19 => Self::SourceIpv4,
+            20 => Self::DestinationIpv4,
+            21 => Self::SourceIpv6,
+            22 => Self::DestinationIpv6,
+            _ => return None,
+        })
+    }
+}
+
+/// Where a number generator takes its numbers from (`NFT_NG_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Numbers {
+    /// One after the other, counted by the rule itself.
+    Increasing = 0,
+    /// At random.
+    Random = 1,
+}
+
+/// What a rule does to a set's element (`NFT_DYNSET_OP_*`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum SetChange {
+    /// Adds it, or starts its time-out anew; data that is there stays.
+    Update = 1,
+    /// Deletes it, whatever its data.
+    Delete = 2,
 }
 
 /// Direction of a conntrack key (`IP_CT_DIR_*`).
@@ -139,6 +194,16 @@ impl Verdict {
 
 /// Bit of [`Expr::FibAddressType`]: look the destination address up (`NFTA_FIB_F_DADDR`).
 pub const FIB_DADDR: u32 = 2;
+/// Bit of [`Expr::FibAddressType`]: look the source address up (`NFTA_FIB_F_SADDR`).
+pub const FIB_SADDR: u32 = 1;
+/// `NFT_NAT_DNAT`
+const NAT_DESTINATION: u32 = 1;
+/// `NF_NAT_RANGE_MAP_IPS | NF_NAT_RANGE_PROTO_SPECIFIED`
+const NAT_RANGES: u32 = 0x3;
+/// `NF_NAT_RANGE_PROTO_RANDOM_FULLY`
+const RANDOM_FULLY: u32 = 0x10;
+/// `NFT_HASH_JENKINS`
+const HASH_JENKINS: u32 = 0;
 /// `NFT_FIB_RESULT_ADDRTYPE`
 const FIB_RESULT_ADDRESS_TYPE: u32 = 3;
 
@@ -151,6 +216,13 @@ pub enum Expr {
         key: MetaKey,
         /// Where to.
         to: Reg,
+    },
+    /// Sets packet metadata from a register.
+    MetaSet {
+        /// What to set.
+        key: MetaKey,
+        /// Where from.
+        from: Reg,
     },
     /// Loads bytes of the packet.
     Payload {
@@ -225,7 +297,58 @@ pub enum Expr {
         port: Option<Reg>,
     },
     /// Source NAT to the address of the outgoing interface.
-    Masquerade,
+    Masquerade {
+        /// Take the new port at random (`NF_NAT_RANGE_PROTO_RANDOM_FULLY`), so that two packets that are translated at
+        /// the same time do not meet on one.
+        fully_random: bool,
+    },
+    /// Destination NAT to an address in registers, and to a port, else the packet keeps its own.
+    DestinationNat {
+        /// `NFPROTO_IPV4` or `NFPROTO_IPV6`.
+        family: u8,
+        /// First register of the address.
+        address: Reg,
+        /// Register with the port.
+        port: Option<Reg>,
+    },
+    /// Loads a number below a modulus, plus an offset, host order.
+    Number {
+        /// Which.
+        numbers: Numbers,
+        /// Not 0.
+        modulus: u32,
+        /// Added to it; with modulus 1 the number itself.
+        offset: u32,
+        /// Where to.
+        to: Reg,
+    },
+    /// Loads the Jenkins hash of a key, scaled below a modulus, host order.
+    Hash {
+        /// First register of the key.
+        from: Reg,
+        /// Bytes of the key.
+        length: u32,
+        /// Not 0.
+        modulus: u32,
+        /// Changes all hashes.
+        seed: u32,
+        /// Where to.
+        to: Reg,
+    },
+    /// Changes an element of a dynamic set or map of the same table. The rule goes on whatever comes of it, except where
+    /// an element cannot be added.
+    ChangeSet {
+        /// Which.
+        set: String,
+        /// What to do.
+        change: SetChange,
+        /// First register of the key.
+        key: Reg,
+        /// First register of a map's data.
+        data: Option<Reg>,
+        /// How long it stays.
+        timeout: Option<Duration>,
+    },
     /// Refuses the packet and ends the rule.
     Reject(RejectWith),
     /// Counts packets and bytes; equal whatever it has counted.
@@ -237,7 +360,7 @@ pub enum Expr {
 impl Expr {
     fn name(&self) -> &str {
         match self {
-            Self::Meta { .. } => "meta",
+            Self::Meta { .. } | Self::MetaSet { .. } => "meta",
             Self::Payload { .. } => "payload",
             Self::Ct { .. } => "ct",
             Self::FibAddressType { .. } => "fib",
@@ -246,7 +369,11 @@ impl Expr {
             Self::Lookup { .. } => "lookup",
             Self::Immediate { .. } | Self::Verdict(_) => "immediate",
             Self::Redirect { .. } => "redir",
-            Self::Masquerade => "masq",
+            Self::Masquerade { .. } => "masq",
+            Self::DestinationNat { .. } => "nat",
+            Self::Number { .. } => "numgen",
+            Self::Hash { .. } => "hash",
+            Self::ChangeSet { .. } => "dynset",
             Self::Reject(_) => "reject",
             Self::Counter => "counter",
             Self::Other(name) => name,
@@ -267,6 +394,10 @@ impl Expr {
             Self::Meta { key, to } => {
                 attrs.be32(1, to.encoded());
                 attrs.be32(2, *key as u32);
+            }
+            Self::MetaSet { key, from } => {
+                attrs.be32(2, *key as u32);
+                attrs.be32(3, from.encoded());
             }
             Self::Payload { header, offset, length, to } => {
                 attrs.be32(1, to.encoded());
@@ -325,7 +456,44 @@ impl Expr {
                 attrs.be32(1, 2);
                 attrs.u8(2, 1);
             }
-            Self::Redirect { port: None } | Self::Masquerade | Self::Counter | Self::Other(_) => {}
+            Self::Masquerade { fully_random: true } => attrs.be32(1, RANDOM_FULLY),
+            Self::DestinationNat { family, address, port } => {
+                attrs.be32(1, NAT_DESTINATION);
+                attrs.be32(2, u32::from(*family));
+                attrs.be32(3, address.encoded());
+                if let Some(port) = port {
+                    attrs.be32(5, port.encoded());
+                }
+            }
+            Self::Number { numbers, modulus, offset, to } => {
+                attrs.be32(1, to.encoded());
+                attrs.be32(2, *modulus);
+                attrs.be32(3, *numbers as u32);
+                attrs.be32(4, *offset);
+            }
+            Self::Hash { from, length, modulus, seed, to } => {
+                attrs.be32(1, from.encoded());
+                attrs.be32(2, to.encoded());
+                attrs.be32(3, *length);
+                attrs.be32(4, *modulus);
+                attrs.be32(5, *seed);
+                attrs.be32(7, HASH_JENKINS);
+            }
+            Self::ChangeSet { set, change, key, data, timeout } => {
+                attrs.string(1, set);
+                attrs.be32(3, *change as u32);
+                attrs.be32(4, key.encoded());
+                if let Some(data) = data {
+                    attrs.be32(5, data.encoded());
+                }
+                if let Some(timeout) = timeout {
+                    attrs.be64(6, milliseconds(*timeout));
+                }
+            }
+            Self::Redirect { port: None }
+            | Self::Masquerade { fully_random: false }
+            | Self::Counter
+            | Self::Other(_) => {}
         }
     }
 }
@@ -348,7 +516,13 @@ fn parse_known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
     let reg = |kind| attrs.be32(kind).and_then(Reg::parse);
     let value = |kind| Some(attrs.nested(kind)?.get(1)?.to_vec());
     Some(match name {
-        "meta" => Expr::Meta { key: parse_meta_key(attrs.be32(2)?)?, to: reg(1)? },
+        "meta" => {
+            let key = parse_meta_key(attrs.be32(2)?)?;
+            match reg(3) {
+                Some(from) => Expr::MetaSet { key, from },
+                None => Expr::Meta { key, to: reg(1)? },
+            }
+        }
         "payload" => Expr::Payload {
             header: match attrs.be32(2)? {
                 1 => Header::Network,
@@ -360,11 +534,7 @@ fn parse_known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
             to: reg(1)?,
         },
         "ct" => Expr::Ct {
-            key: match attrs.be32(2)? {
-                0 => CtKey::State,
-                2 => CtKey::Status,
-                _ => return None,
-            },
+            key: CtKey::parse(attrs.be32(2)?)?,
             direction: match attrs.u8(3) {
                 None => None,
                 Some(0) => Some(Direction::Original),
@@ -397,7 +567,12 @@ fn parse_known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
         "immediate" if attrs.be32(1)? == 0 => Expr::Verdict(Verdict::parse(attrs.nested(2)?.nested(2)?)?),
         "immediate" => Expr::Immediate { to: reg(1)?, value: value(2)? },
         "redir" => Expr::Redirect { port: reg(1) },
-        "masq" => Expr::Masquerade,
+        "masq" => match attrs.be32(1).unwrap_or(0) {
+            0 => Expr::Masquerade { fully_random: false },
+            RANDOM_FULLY => Expr::Masquerade { fully_random: true },
+            _ => return None,
+        },
+        "nat" | "numgen" | "hash" | "dynset" => return parse_active(name, attrs),
         "reject" => Expr::Reject(match (attrs.be32(1)?, attrs.u8(2)) {
             (1, _) => RejectWith::TcpReset,
             (2, Some(1)) => RejectWith::PortUnreachable,
@@ -408,8 +583,55 @@ fn parse_known(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
     })
 }
 
+/// Those that choose, translate and remember.
+fn parse_active(name: &str, attrs: Attrs<'_>) -> Option<Expr> {
+    let reg = |kind| attrs.be32(kind).and_then(Reg::parse);
+    Some(match name {
+        // The kernel repeats the registers as the ends of ranges, and adds a flag for each range that is given.
+        "nat" if attrs.be32(1)? == NAT_DESTINATION && attrs.be32(7).unwrap_or(0) & !NAT_RANGES == 0 => {
+            Expr::DestinationNat { family: u8::try_from(attrs.be32(2)?).ok()?, address: reg(3)?, port: reg(5) }
+        }
+        "numgen" => Expr::Number {
+            numbers: match attrs.be32(3)? {
+                0 => Numbers::Increasing,
+                1 => Numbers::Random,
+                _ => return None,
+            },
+            modulus: attrs.be32(2)?,
+            offset: attrs.be32(4).unwrap_or(0),
+            to: reg(1)?,
+        },
+        "hash" if attrs.be32(7).unwrap_or(HASH_JENKINS) == HASH_JENKINS && attrs.be32(6).unwrap_or(0) == 0 => {
+            Expr::Hash {
+                from: reg(1)?,
+                length: attrs.be32(3)?,
+                modulus: attrs.be32(4)?,
+                seed: attrs.be32(5)?,
+                to: reg(2)?,
+            }
+        }
+        "dynset" => Expr::ChangeSet {
+            set: attrs.string(1)?,
+            change: match attrs.be32(3)? {
+                1 => SetChange::Update,
+                2 => SetChange::Delete,
+                _ => return None,
+            },
+            key: reg(4)?,
+            data: reg(5),
+            timeout: attrs.be64(6).filter(|&timeout| timeout != 0).map(Duration::from_millis),
+        },
+        _ => return None,
+    })
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 fn parse_meta_key(number: u32) -> Option<MetaKey> {
     match number {
+        2 => Some(MetaKey::Priority),
         6 => Some(MetaKey::InputInterfaceName),
         15 => Some(MetaKey::Family),
         16 => Some(MetaKey::Protocol),

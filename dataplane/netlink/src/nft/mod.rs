@@ -8,14 +8,19 @@
 mod batch;
 mod connection;
 mod expr;
+mod item;
 mod object;
 mod set;
 
 pub use batch::Batch;
 pub use connection::Nft;
-pub use expr::{Cmp, CtKey, Direction, Expr, FIB_DADDR, Header, MetaKey, Reg, RejectWith, Verdict, parse_expressions};
+pub use expr::{
+    Cmp, CtKey, Direction, Expr, FIB_DADDR, FIB_SADDR, Header, MetaKey, Numbers, Reg, RejectWith, SetChange, Verdict,
+    parse_expressions,
+};
+pub use item::{Found, Item, Payload, parse_found};
 pub use object::{Chain, ChainKind, Hook, HookPoint, Rule, Table, TableFlags, parse_chain, parse_rule, parse_table};
-pub use set::{Data, Element, Field, KeyBytes, Set, parse_element, parse_set};
+pub use set::{Data, Element, Field, KeyBytes, Set, Traits, parse_element, parse_set};
 
 /// `NFNL_SUBSYS_NFTABLES`
 const SUBSYSTEM: u16 = 10;

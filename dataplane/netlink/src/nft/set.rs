@@ -10,7 +10,10 @@ use crate::attr::{Attrs, Encoder};
 
 const FLAG_INTERVAL: u32 = 0x4;
 const FLAG_MAP: u32 = 0x8;
+const FLAG_TIMEOUT: u32 = 0x10;
+const FLAG_DYNAMIC: u32 = 0x20;
 const FLAG_CONCAT: u32 = 0x80;
+const FLAG_EXPRESSION: u32 = 0x100;
 /// `NFT_DATA_VERDICT` as the data type of a map.
 const TYPE_VERDICT: u32 = 0xffff_ff00;
 /// Width in bits of one type number in a concatenated type (`TYPE_BITS` of nftables).
@@ -29,6 +32,10 @@ pub enum Field {
     Protocol,
     /// `inet_service`
     Port,
+    /// `classid`: 32 bits in host order, printed as two hexadecimal halves.
+    Word,
+    /// `mark`: 32 bits in host order, printed as one hexadecimal number.
+    Mark,
     /// A type that we never write.
     Other(u8),
 }
@@ -38,7 +45,7 @@ impl Field {
     #[must_use]
     pub fn width(self) -> usize {
         match self {
-            Self::Ipv4 => 4,
+            Self::Ipv4 | Self::Word | Self::Mark => 4,
             Self::Ipv6 => 16,
             Self::Protocol => 1,
             Self::Port => 2,
@@ -60,6 +67,8 @@ impl Field {
             Self::Ipv6 => "ipv6_addr",
             Self::Protocol => "inet_proto",
             Self::Port => "inet_service",
+            Self::Word => "classid",
+            Self::Mark => "mark",
             Self::Other(_) => "unknown",
         }
     }
@@ -70,6 +79,8 @@ impl Field {
             Self::Ipv6 => 8,
             Self::Protocol => 12,
             Self::Port => 13,
+            Self::Mark => 19,
+            Self::Word => 23,
             Self::Other(number) => u32::from(number),
         }
     }
@@ -80,18 +91,33 @@ impl Field {
             8 => Self::Ipv6,
             12 => Self::Protocol,
             13 => Self::Port,
+            19 => Self::Mark,
+            23 => Self::Word,
             other => Self::Other(other),
         }
     }
 }
 
 /// Data type of a map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Data {
-    /// A value.
-    Field(Field),
+    /// A value, of more than one field if concatenated.
+    Fields(Vec<Field>),
     /// A verdict: the packet jumps on.
     Verdict,
+}
+
+/// What elements of a set are beside key and data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// Rules may change it and elements may have a time-out.
+    pub dynamic: bool,
+    /// Elements may have a time-out.
+    pub timeout: bool,
+    /// Every element counts the packets that find it.
+    pub counter: bool,
+    /// Most elements; 0: as the kernel likes (65,535 if dynamic, any number otherwise).
+    pub size: u32,
 }
 
 /// A named set, or a map if it has data.
@@ -105,11 +131,17 @@ pub struct Set {
     pub data: Option<Data>,
     /// Whether elements are ranges. Ranges of a single field are pairs of elements; of several, elements with an end.
     pub interval: bool,
+    /// What else they are.
+    pub traits: Traits,
 }
 
 impl Set {
     fn flags(&self) -> u32 {
         let mut flags = 0;
+        let Traits { dynamic, timeout, counter, .. } = self.traits;
+        for (wanted, flag) in [(dynamic, FLAG_DYNAMIC), (timeout, FLAG_TIMEOUT), (counter, FLAG_EXPRESSION)] {
+            flags |= if wanted { flag } else { 0 };
+        }
         if self.data.is_some() {
             flags |= FLAG_MAP;
         }
@@ -122,42 +154,61 @@ impl Set {
         flags
     }
 
-    fn key_type(&self) -> u32 {
-        self.key.iter().fold(0, |kind, field| kind << TYPE_BITS | field.number())
-    }
-
-    /// Fields of a concatenation fill whole registers; a field alone has its own width.
-    fn key_length(&self) -> u32 {
-        match self.key[..] {
-            [field] => field.width() as u32,
-            _ => self.key.iter().map(|field| field.padded() as u32).sum(),
-        }
-    }
-
     pub(super) fn encode(&self, encoder: &mut Encoder, id: u32) {
         encoder.string(2, &self.name);
         encoder.be32(3, self.flags());
-        encoder.be32(4, self.key_type());
-        encoder.be32(5, self.key_length());
-        match self.data {
-            Some(Data::Field(field)) => {
-                encoder.be32(6, field.number());
-                encoder.be32(7, field.width() as u32);
+        encoder.be32(4, type_number(&self.key));
+        encoder.be32(5, length(&self.key));
+        match &self.data {
+            Some(Data::Fields(fields)) => {
+                encoder.be32(6, type_number(fields));
+                encoder.be32(7, length(fields));
             }
             Some(Data::Verdict) => encoder.be32(6, TYPE_VERDICT),
             None => {}
         }
-        if self.interval && self.key.len() > 1 {
+        let ranges_of_several = self.interval && self.key.len() > 1;
+        if ranges_of_several || self.traits.size > 0 {
             encoder.nest(9, |description| {
-                description.nest(2, |fields| {
-                    for field in &self.key {
-                        fields.nest(LIST_ELEM, |f| f.be32(1, field.width() as u32));
-                    }
-                });
+                if self.traits.size > 0 {
+                    description.be32(1, self.traits.size);
+                }
+                if ranges_of_several {
+                    description.nest(2, |fields| {
+                        for field in &self.key {
+                            fields.nest(LIST_ELEM, |f| f.be32(1, field.width() as u32));
+                        }
+                    });
+                }
             });
         }
         encoder.be32(10, id);
+        if self.traits.counter {
+            encoder.nest(17, |expression| expression.string(1, "counter"));
+        }
     }
+}
+
+fn type_number(fields: &[Field]) -> u32 {
+    fields.iter().fold(0, |kind, field| kind << TYPE_BITS | field.number())
+}
+
+/// Fields of a concatenation fill whole registers; a field alone has its own width.
+fn length(fields: &[Field]) -> u32 {
+    match fields {
+        [field] => field.width() as u32,
+        _ => fields.iter().map(|field| field.padded() as u32).sum(),
+    }
+}
+
+fn parse_fields(mut types: u32) -> Vec<Field> {
+    let mut fields = Vec::new();
+    while types != 0 {
+        fields.push(Field::parse((types & ((1 << TYPE_BITS) - 1)) as u8));
+        types >>= TYPE_BITS;
+    }
+    fields.reverse();
+    fields
 }
 
 /// Reads a `NFT_MSG_NEWSET` behind its `nfgenmsg`.
@@ -167,16 +218,16 @@ pub fn parse_set(attrs: Attrs<'_>) -> Option<Set> {
     let data = match attrs.be32(6) {
         _ if flags & FLAG_MAP == 0 => None,
         Some(TYPE_VERDICT) => Some(Data::Verdict),
-        number => Some(Data::Field(Field::parse(u8::try_from(number?).unwrap_or(u8::MAX)))),
+        number => Some(Data::Fields(parse_fields(number?))),
     };
-    let mut types = attrs.be32(4)?;
-    let mut key = Vec::new();
-    while types != 0 {
-        key.push(Field::parse((types & ((1 << TYPE_BITS) - 1)) as u8));
-        types >>= TYPE_BITS;
-    }
-    key.reverse();
-    Some(Set { name: attrs.string(2)?, key, data, interval: flags & FLAG_INTERVAL != 0 })
+    let traits = Traits {
+        dynamic: flags & FLAG_DYNAMIC != 0,
+        timeout: flags & FLAG_TIMEOUT != 0,
+        counter: attrs.nested(17).and_then(|e| e.string(1)).is_some_and(|name| name == "counter"),
+        size: attrs.nested(9).and_then(|description| description.be32(1)).unwrap_or(0),
+    };
+    let key = parse_fields(attrs.be32(4)?);
+    Some(Set { name: attrs.string(2)?, key, data, interval: flags & FLAG_INTERVAL != 0, traits })
 }
 
 /// One element of a set or map.

@@ -19,7 +19,13 @@ fn v4(n: u32) -> IpAddr {
 
 fn map() -> Set {
     let key = vec![Field::Ipv4, Field::Protocol, Field::Port];
-    Set { name: "frontends".into(), key, data: Some(Data::Field(Field::Port)), interval: false }
+    Set {
+        name: "frontends".into(),
+        key,
+        data: Some(Data::Fields(vec![Field::Port])),
+        interval: false,
+        traits: Traits::default(),
+    }
 }
 
 fn pair(n: u32, data: u16) -> Element {
@@ -73,7 +79,7 @@ fn everything() -> Vec<(&'static str, Vec<Expr>)> {
             "nat-pre",
             vec![Expr::Immediate { to: Reg(1), value: vec![0x1f, 0x90] }, Expr::Redirect { port: Some(Reg(1)) }],
         ),
-        ("nat-post", vec![Expr::Masquerade]),
+        ("nat-post", vec![Expr::Masquerade { fully_random: false }]),
         ("filter-pre", absent),
         ("filter-pre", reset),
         ("filter-pre", vec![Expr::Reject(RejectWith::PortUnreachable)]),
@@ -122,10 +128,22 @@ fn every_kind_of_set_comes_back_equal() {
     testing::in_namespace(|| {
         let sets = [
             map(),
-            Set { name: "v6".into(), key: vec![Field::Ipv6, Field::Port], data: None, interval: false },
-            Set { name: "jumps".into(), key: vec![Field::Port], data: Some(Data::Verdict), interval: false },
-            Set { name: "nets".into(), key: vec![Field::Ipv4], data: None, interval: true },
-            Set { name: "ranges".into(), data: Some(Data::Field(Field::Port)), interval: true, ..map() },
+            Set {
+                name: "v6".into(),
+                key: vec![Field::Ipv6, Field::Port],
+                data: None,
+                interval: false,
+                traits: Traits::default(),
+            },
+            Set {
+                name: "jumps".into(),
+                key: vec![Field::Port],
+                data: Some(Data::Verdict),
+                interval: false,
+                traits: Traits::default(),
+            },
+            Set { name: "nets".into(), key: vec![Field::Ipv4], data: None, interval: true, traits: Traits::default() },
+            Set { name: "ranges".into(), data: Some(Data::Fields(vec![Field::Port])), interval: true, ..map() },
         ];
         let range = Element {
             key_end: Some(KeyBytes::new().address(v4(1)).protocol(6).port(2000).into()),

@@ -3,7 +3,10 @@
 use vipd_engine::{InvalidPackets, Node, Objects, Operation, Steps};
 use vipd_model::Protocol;
 use vipd_netlink::testing::{in_namespace, run};
-use vipd_nftables::{Guard, Key, Object, Value, names::SetName};
+use vipd_nftables::{
+    Guard,
+    guard::{Key, Object, Value, names::SetName},
+};
 
 use crate::common::*;
 

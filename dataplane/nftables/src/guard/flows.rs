@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use vipd_engine::{FlowFilter, Operation};
 use vipd_model::{Family, Protocol};
 
-use crate::{
+use super::{
     element::ElementKey,
     names::{Prefix, Role, SetName},
     object::{Key, Object, Value},
@@ -53,8 +53,8 @@ fn filter(key: &ElementKey, family: Family, reply_source: Option<(std::net::IpAd
 mod tests {
     use std::net::IpAddr;
 
+    use super::super::names::Reach;
     use super::*;
-    use crate::names::Reach;
 
     fn spot(role: Role, protocol: u8) -> Key {
         let set = SetName::Spots { role, reach: Reach::Address, family: Family::V4 };

@@ -31,7 +31,7 @@ fn text(objects: &Objects<Key, Value>) -> String {
 }
 
 fn golden(name: &str, have: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/render/golden").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/guard/render/golden").join(name);
     if env::var_os("VIPD_BLESS").is_some() {
         fs::write(&path, have).unwrap();
     }
@@ -99,8 +99,8 @@ proptest! {
         let mut seen = Vec::new();
         for key in objects.keys() {
             let needs = match &key.object {
-                crate::Object::Element(set, _) => vec![Key::set(*set)],
-                crate::Object::Prefix(prefix) => {
+                super::super::object::Object::Element(set, _) => vec![Key::set(*set)],
+                super::super::object::Object::Prefix(prefix) => {
                     vec![Key::set(SetName::Prefix(*prefix)), Key::chain(prefix.chain())]
                 }
                 _ => vec![],
@@ -114,9 +114,9 @@ proptest! {
     #[test]
     fn nobody_is_let_in_before_source_ranges_are_known(entries in entries()) {
         let rank = |key: &Key| match key.object {
-            crate::Object::Element(SetName::ProxyPorts | SetName::Prefix(_), _) => 1,
-            crate::Object::Element(SetName::Spots { role: Role::Ranged, .. }, _) => 2,
-            crate::Object::Element(..) => 3,
+            super::super::object::Object::Element(SetName::ProxyPorts | SetName::Prefix(_), _) => 1,
+            super::super::object::Object::Element(SetName::Spots { role: Role::Ranged, .. }, _) => 2,
+            super::super::object::Object::Element(..) => 3,
             _ => 0,
         };
         prop_assert!(service(&input(entries)).unwrap().keys().is_sorted_by_key(rank));

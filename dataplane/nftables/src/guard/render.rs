@@ -7,7 +7,7 @@ use vipd_engine::{GuardEntry, GuardInput, Node, Objects, Place, RenderError, gua
 use vipd_model::{Family, Problem, ProblemCode, service::NoEndpoints};
 use vipd_netlink::nft::TableFlags;
 
-use crate::{
+use super::{
     element::ElementKey,
     names::{ChainName, Prefix, Reach, Role, SetName, TableName},
     object::{Key, Value},

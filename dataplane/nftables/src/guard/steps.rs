@@ -1,31 +1,22 @@
 //! The guard itself: the four steps over guard entries, on a socket that owns our tables.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
-
 use vipd_engine::{
     ApplyError, Assignments, EngineError, FlowFilter, GuardInput, Node, Objects, Observed, Operation, RenderError,
     Steps,
 };
-use vipd_netlink::{
-    Error,
-    nft::{Batch, Nft, TableFlags},
-};
+use vipd_netlink::nft::{Batch, Nft, TableFlags};
 
-use crate::{
+use super::{
     apply, flows,
-    generation::Generation,
     names::TableName,
     object::{Key, Object, Value},
-    observe,
-    probe::{self, Unusable},
-    render,
+    observe, probe, render,
+};
+use crate::{
+    generation::Generation,
+    owner::{self, Unusable, failed},
 };
 
-/// How long a start waits for the tables' last owner.
-const OWNER_PATIENCE: Duration = Duration::from_secs(1);
 /// Above so many elements a dump of everything costs less than a question for each.
 const FEW: usize = 1000;
 
@@ -50,15 +41,7 @@ impl Guard {
     /// [`Unusable`] says what is missing, or that another process owns the tables.
     pub fn open() -> Result<Self, Unusable> {
         let mut guard = Self::open_without_owner()?;
-        let mut can_be_owned = probe::ownership(&mut guard.nft);
-        for name in TableName::ALL {
-            let table = guard.nft.table(name.as_str()).map_err(|error| Unusable::because(&error))?;
-            // The kernel gives a table without an owner none later.
-            can_be_owned &= table.is_none_or(|table| table.flags.persist);
-        }
-        if can_be_owned {
-            guard.flags = TableFlags::OWNED;
-        }
+        guard.flags = owner::flags(&mut guard.nft, &TableName::ALL.map(TableName::as_str))?;
         Ok(guard)
     }
 
@@ -69,7 +52,7 @@ impl Guard {
     pub fn open_without_owner() -> Result<Self, Unusable> {
         let mut nft = Nft::open().map_err(|error| Unusable::because(&error))?;
         probe::layout(&mut nft)?;
-        wait_for_owners_to_go(&mut nft)?;
+        owner::wait_for_others(&mut nft, &TableName::ALL.map(TableName::as_str))?;
         Ok(Self { nft, flags: TableFlags::default(), generation: Generation::default(), owned: false })
     }
 
@@ -83,10 +66,7 @@ impl Guard {
     }
 
     fn owns_tables(&mut self) -> bool {
-        let port = Some(self.nft.port());
-        TableName::ALL
-            .into_iter()
-            .all(|name| self.nft.table(name.as_str()).is_ok_and(|t| t.is_some_and(|t| t.owner == port)))
+        owner::is_ours(&mut self.nft, &TableName::ALL.map(TableName::as_str))
     }
 }
 
@@ -157,27 +137,4 @@ impl Steps for Guard {
         }
         Ok(objects)
     }
-}
-
-/// A process that has just been killed may hold its socket for a moment longer.
-fn wait_for_owners_to_go(nft: &mut Nft) -> Result<(), Unusable> {
-    let patience = Instant::now() + OWNER_PATIENCE;
-    for name in TableName::ALL {
-        while let Some(owner) =
-            nft.table(name.as_str()).map_err(|error| Unusable::because(&error))?.and_then(|table| table.owner)
-        {
-            if Instant::now() > patience {
-                return Err(Unusable(format!(
-                    "table inet {name} belongs to another running process (netlink port {owner}, often its process id): \
-                     stop the other vipd first"
-                )));
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-    }
-    Ok(())
-}
-
-fn failed(operation: &'static str, error: &Error) -> EngineError {
-    EngineError { operation, message: error.to_string(), retry: true }
 }

@@ -1,4 +1,4 @@
-//! Writes operations: one kernel transaction for each of [`plan::transactions`](crate::plan::transactions).
+//! Writes operations: one kernel transaction for each of [`plan::transactions`](super::plan::transactions).
 
 use vipd_engine::{Applied, ApplyError, Operation};
 use vipd_model::ProblemCode;
@@ -7,13 +7,13 @@ use vipd_netlink::{
     nft::{Batch, Chain, Element, Hook, Nft},
 };
 
-use crate::{
+use super::{
     names::{ChainName, Prefix},
     object::{Key, Object, Value},
     observe,
     plan::{self, Step, Transaction},
-    rule::Rule,
 };
+use crate::rule::Rule;
 
 /// Commits the operations in order, and counts the commits that came into force.
 pub(crate) fn all(nft: &mut Nft, operations: &[Operation<Key, Value>], commits: &mut u32) -> Result<(), ApplyError> {

@@ -8,13 +8,13 @@ use vipd_netlink::{
     nft::{Chain, Expr, Nft, Rule as KernelRule, Set},
 };
 
-use crate::{
+use super::{
     element::ElementKey,
     names::{ChainName, Prefix, SetName, TableName},
     object::{Key, Object, Value},
-    rule::Rule,
     table,
 };
+use crate::rule::Rule;
 
 /// Everything of ours in one generation of the rule set.
 pub(crate) fn all(nft: &mut Nft) -> Result<Objects<Key, Value>, Error> {

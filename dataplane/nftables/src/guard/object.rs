@@ -4,11 +4,11 @@ use std::fmt;
 
 use vipd_netlink::nft::{ChainKind, Data, Hook, HookPoint, TableFlags};
 
-use crate::{
+use super::{
     element::ElementKey,
     names::{ChainName, Prefix, SetName, TableName},
-    rule::Rule,
 };
+use crate::rule::Rule;
 
 /// Names one object. Ordered so that what others refer to comes first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,8 +110,11 @@ impl fmt::Display for Value {
             Self::Set(set) => {
                 let key: Vec<_> = set.key.iter().map(|field| field.name()).collect();
                 write!(f, "{{ type {}", key.join(" . "))?;
-                match set.data {
-                    Some(Data::Field(field)) => write!(f, " : {}", field.name())?,
+                match &set.data {
+                    Some(Data::Fields(fields)) => {
+                        let data: Vec<_> = fields.iter().map(|field| field.name()).collect();
+                        write!(f, " : {}", data.join(" . "))?;
+                    }
                     Some(Data::Verdict) => f.write_str(" : verdict")?,
                     None => {}
                 }

@@ -5,7 +5,7 @@
 
 use vipd_engine::Operation;
 
-use crate::{
+use super::{
     element::ElementKey,
     names::{SetName, TableName},
     object::{Key, Object, Value},
@@ -90,8 +90,8 @@ mod tests {
     use vipd_engine::{Objects, Plan};
     use vipd_model::Family;
 
+    use super::super::names::{Reach, Role};
     use super::*;
-    use crate::names::{Reach, Role};
 
     fn capture(port: u16) -> Key {
         let set = SetName::Spots { role: Role::Capture, reach: Reach::Node, family: Family::V4 };

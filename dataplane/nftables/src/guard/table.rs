@@ -13,12 +13,10 @@
 
 use vipd_engine::InvalidPackets;
 use vipd_model::{Family, Protocol};
-use vipd_netlink::nft::{ChainKind, Data, Field, Hook, HookPoint, Set};
+use vipd_netlink::nft::{ChainKind, Data, Field, Hook, HookPoint, Set, Traits};
 
-use crate::{
-    names::{ChainName, Prefix, Reach, Role, SetName},
-    rule::Rule,
-};
+use super::names::{ChainName, Prefix, Reach, Role, SetName};
+use crate::rule::Rule;
 
 /// Before NAT, after connection tracking (−200).
 const BEFORE_NAT: i32 = -110;
@@ -155,7 +153,7 @@ pub fn set(name: SetName) -> Set {
     let mut data = None;
     let key = match name {
         SetName::Spots { role, reach, family } => {
-            data = (role == Role::Capture).then_some(Data::Field(Field::Port));
+            data = (role == Role::Capture).then_some(Data::Fields(vec![Field::Port]));
             spot(reach, family)
         }
         SetName::ProxyPorts => vec![Field::Protocol, Field::Port],
@@ -166,5 +164,5 @@ pub fn set(name: SetName) -> Set {
         }
         SetName::Prefix(Prefix::Virtual { family, .. }) => vec![address(family)],
     };
-    Set { name: name.to_string(), key, data, interval: false }
+    Set { name: name.to_string(), key, data, interval: false, traits: Traits::default() }
 }

@@ -54,7 +54,7 @@ impl ElementKey {
                 }
                 Field::Protocol => protocol = value.first().copied(),
                 Field::Port => key.port = Some((protocol?, parse_port(value)?)),
-                Field::Other(_) => return None,
+                Field::Word | Field::Mark | Field::Other(_) => return None,
             }
         }
         let data = match &element.data {
@@ -104,8 +104,8 @@ impl fmt::Display for ElementKey {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::{names::SetName, table};
     use super::*;
-    use crate::{names::SetName, table};
 
     fn addresses(v6: bool) -> impl Strategy<Value = IpAddr> {
         any::<u128>().prop_map(move |bits| {

@@ -7,6 +7,8 @@ use std::fmt;
 
 use vipd_model::Family;
 
+use crate::digit;
+
 /// Our tables, both of family `inet`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TableName {
@@ -84,14 +86,6 @@ impl Reach {
             Self::Address => "",
             Self::Node => "-node",
         }
-    }
-}
-
-/// 4 or 6, the suffix of names.
-pub(crate) fn digit(family: Family) -> u8 {
-    match family {
-        Family::V4 => 4,
-        Family::V6 => 6,
     }
 }
 
