@@ -116,7 +116,7 @@ impl Rule {
     }
 
     /// The source is an endpoint: what pairs with itself.
-    pub(super) fn from_endpoint(self, family: Family) -> Self {
+    pub(super) fn source_is_endpoint(self, family: Family) -> Self {
         let key = KeyFields::default().source(family).source(family);
         let set = SetName::Hairpins(family);
         self.family_implied(family).with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
@@ -139,7 +139,7 @@ impl Rule {
     }
 
     /// From the pool to its kind, or to another pool and its kind, which is now in the word.
-    pub(super) fn to_kind(self, map: SetName) -> Self {
+    pub(super) fn kind_of(self, map: SetName) -> Self {
         let text = format!("meta priority set {} map @{map}", word_text(POOL));
         self.with(&text, word(POOL, KEY)).lookup(map, Some(KEY)).set_word("")
     }
@@ -175,7 +175,7 @@ impl Rule {
     }
 
     /// Draws a slot and puts the index there into the word.
-    pub(super) fn to_index(self, kind: Kind, draw: Draw) -> Self {
+    pub(super) fn index_of(self, kind: Kind, draw: Draw) -> Self {
         let set = SetName::Bank { content: Content::Slots, family: kind.family, bank: kind.bank };
         let (expressions, text) = drawn(kind, draw);
         let rule = match (kind.pick, draw) {
@@ -186,7 +186,7 @@ impl Rule {
     }
 
     /// Goes to the address of the index in the word, if the endpoint may take the flow.
-    pub(super) fn to_member(self, family: Family, bank: u16, content: Content) -> Self {
+    pub(super) fn at_member(self, family: Family, bank: u16, content: Content) -> Self {
         let set = SetName::Bank { content, family, bank };
         let rule = self.family(family).with("", word(u32::MAX, KEY));
         let found = Expr::Lookup { set: set.to_string(), key: KEY, data: Some(TARGET), inverted: false };

@@ -77,12 +77,12 @@ pub(super) fn rules(chain: ChainName, node: &Node) -> Vec<Rule> {
         ChainName::IsInside => vec![rule().without_flag(SPLIT)],
         ChainName::Classify => classify(&node.network),
         ChainName::Admit => vec![rule().drop()],
-        ChainName::Outside => vec![rule().to_kind(SetName::Outside).by_kind(), rule().no_word()],
+        ChainName::Outside => vec![rule().kind_of(SetName::Outside).by_kind(), rule().no_word()],
         ChainName::Choose => vec![
             rule().flag(LIST).jump(ChainName::Admit),
             rule().flag(SPLIT).jump(ChainName::Classify),
             rule().flag(SPLIT).goto(ChainName::Outside),
-            rule().to_kind(SetName::Pools).by_kind(),
+            rule().kind_of(SetName::Pools).by_kind(),
             rule().no_word(),
         ],
         ChainName::NodePorts => node_ports(ChainName::Choose),
@@ -102,7 +102,7 @@ pub(super) fn rules(chain: ChainName, node: &Node) -> Vec<Rule> {
             vec![rule().new_flow().untranslated().goto(ChainName::Refuse), rule().invalid().goto(ChainName::Invalid)]
         }
         ChainName::Member { family, bank } => {
-            Content::INDEXED.map(|content| rule().to_member(family, bank, content)).into()
+            Content::INDEXED.map(|content| rule().at_member(family, bank, content)).into()
         }
         ChainName::Remember { affinity, family, bank } => {
             vec![rule().remember(family, affinity), rule().goto(ChainName::Member { family, bank })]
@@ -135,7 +135,7 @@ fn node_ports(found: ChainName) -> Vec<Rule> {
 /// A pool that has endpoints is met here only by who came between two of its changes: silence, and the client's next try
 /// is served.
 fn refused(pools: SetName) -> Vec<Rule> {
-    vec![Rule::default().to_kind(pools).kind_is(REJECTED).goto(ChainName::Answer), Rule::default().no_word().drop()]
+    vec![Rule::default().kind_of(pools).kind_is(REJECTED).goto(ChainName::Answer), Rule::default().no_word().drop()]
 }
 
 fn from_node(family: Family) -> Rule {
@@ -187,7 +187,7 @@ fn invalid(packets: InvalidPackets) -> Vec<Rule> {
     if packets == InvalidPackets::Off {
         return Vec::new();
     }
-    let of_endpoint = Family::ALL.map(|family| Rule::default().from_endpoint(family).drop());
+    let of_endpoint = Family::ALL.map(|family| Rule::default().source_is_endpoint(family).drop());
     let vips = Family::ALL.map(|family| Rule::default().find(Reach::Vip, family).no_word().drop());
     let of_node = everywhere().filter(|(reach, _)| *reach != Reach::Vip);
     let node_ports =
@@ -217,9 +217,9 @@ fn pick(kind: Kind) -> Vec<Rule> {
                 rules.push(rule().remembered(family, affinity).jump(keep));
                 next = ChainName::Remember { affinity, family, bank };
             }
-            rules.push(rule().to_index(kind, Draw::AsKind).jump(next));
+            rules.push(rule().index_of(kind, Draw::AsKind).jump(next));
             let tries = if limited { u32::from(kind.slots).clamp(1, TRIES) } else { 1 };
-            rules.extend((0..tries).map(|slot| rule().to_index(kind, Draw::Slot(slot)).jump(next)));
+            rules.extend((0..tries).map(|slot| rule().index_of(kind, Draw::Slot(slot)).jump(next)));
             rules.push(rule().no_word());
             rules
         }
