@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::value::{EngineChoice, LogFormat};
+use crate::config::value::{EngineChoice, IptablesBackend, LogFormat};
 use crate::config::{Config, ConfigError, Sources};
 
 /// Makes virtual IPs work on this node, for any orchestrator. Told what to do over gRPC.
@@ -65,6 +65,9 @@ pub struct Flags {
     /// Do not start if the engine named cannot run here, instead of using the next one.
     #[arg(long, global = true)]
     pub no_engine_fallback: bool,
+    /// Which iptables the engine iptables uses [default: auto, the one that this host uses].
+    #[arg(long, value_enum, global = true)]
+    pub iptables_backend: Option<IptablesBackend>,
     /// TCP address of the API with mutual TLS.
     #[arg(long, value_name = "ADDR", global = true)]
     pub listen: Option<SocketAddr>,
@@ -109,6 +112,7 @@ impl Flags {
         set("state-dir", path(&self.state_dir));
         set("engine", self.engine.map(|engine| engine.to_string()));
         set("engine-fallback", self.no_engine_fallback.then(|| "false".to_owned()));
+        set("iptables-backend", self.iptables_backend.map(|backend| backend.to_string()));
         set("listen", address(self.listen));
         set("tls-cert", path(&self.tls_cert));
         set("tls-key", path(&self.tls_key));

@@ -43,8 +43,8 @@ fn run_check(cli: &Cli) -> anyhow::Result<ExitCode> {
 }
 
 fn run_cleanup(cli: &Cli) -> anyhow::Result<ExitCode> {
-    cli.flags.load()?;
-    let removed = node::cleanup().map_err(anyhow::Error::msg).context("not everything could be removed")?;
+    let config = cli.flags.load()?;
+    let removed = node::cleanup(&config).map_err(anyhow::Error::msg).context("not everything could be removed")?;
     println!("removed {removed} objects of vipd from the kernel; declared state stays in the store");
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use super::access::AccessEntry;
-use super::value::{EngineChoice, LogFormat, Mode, Seconds};
+use super::value::{EngineChoice, IptablesBackend, LogFormat, Mode, Seconds};
 use crate::config::paths;
 
 /// A key as people see it.
@@ -78,6 +78,8 @@ settings! {
         engine_order "engine-order": Vec<EngineChoice> = EngineChoice::ORDER.to_vec();
         /// If the engine named cannot run here: start with the next of engine-order (true), or do not start (false).
         engine_fallback "engine-fallback": bool = true;
+        /// Which iptables the engine iptables uses: auto (the one that this host uses), legacy or nft.
+        iptables_backend "iptables-backend": IptablesBackend = IptablesBackend::Auto;
         /// TCP address of the API for other machines; needs the three tls- files.
         listen "listen": Option<SocketAddr> = None, example "10.0.0.5:9463";
         /// The server's certificate chain, PEM.

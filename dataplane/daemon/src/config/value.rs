@@ -167,6 +167,18 @@ impl EngineChoice {
 }
 
 words! {
+    /// One of the two kernels of iptables, or the choice left to vipd.
+    IptablesBackend {
+        /// The one that the host already uses.
+        Auto = "auto",
+        /// `ip_tables`.
+        Legacy = "legacy",
+        /// `nf_tables`.
+        Nft = "nft",
+    }
+}
+
+words! {
     /// How the log is written.
     LogFormat {
         /// For people.

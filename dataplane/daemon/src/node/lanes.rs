@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use vipd_engine::{Engine, EngineError, Runner, Steps as _};
+use vipd_engine::{Engine, EngineError, Runner};
 use vipd_model::{Ability, EngineKind, Engines};
 use vipd_nftables::Guard;
 use vipd_userspace::{Proxy, ProxyConfig, Userspace, Way};
 
 use super::cleaner::ConntrackCleaner;
+use super::iptables;
 use crate::config::Config;
 use crate::reconcile::{Balancer, Cleaner, GuardLane, Lanes, Worker};
 
@@ -49,33 +50,72 @@ pub enum Unavailable {
     },
 }
 
+/// What was found of each engine.
+#[derive(Default)]
+struct Found {
+    lanes: Lanes,
+    abilities: BTreeMap<EngineKind, Ability>,
+    kernel_objects: u64,
+}
+
+impl Found {
+    /// An engine that can run: reads what the kernel has of it. One that serves nobody has nothing there, if it `rests`.
+    fn start<E: Engine + 'static>(&mut self, engine: E, rests: bool) -> Result<(), Unavailable> {
+        let (kind, ability) = (engine.kind(), engine.ability());
+        let mut runner = Runner::start(engine)?;
+        self.kernel_objects += runner.object_count() as u64;
+        if rests {
+            runner = runner.resting();
+        }
+        if runner.steps().carries_flows() {
+            self.lanes.carriers.insert(kind);
+        }
+        let balancer: Box<dyn Balancer> = Box::new(runner);
+        let worker = Worker::thread(&kind.to_string(), balancer).map_err(Unavailable::Thread)?;
+        self.lanes.balancers.insert(kind, worker);
+        self.abilities.insert(kind, ability);
+        Ok(())
+    }
+
+    /// One that cannot: what it is good for is known, so that a refusal can name it.
+    fn without(&mut self, kind: EngineKind, reason: String) {
+        self.abilities.insert(kind, Ability { reason, ..vipd_model::feature::designed(kind) });
+    }
+
+    fn guard(&mut self, guard: Guard) -> Result<(), Unavailable> {
+        let guard: Box<dyn GuardLane> = Box::new(Runner::start(guard)?);
+        self.kernel_objects += guard.object_count() as u64;
+        self.lanes.guard = Some(Worker::thread("guard", guard).map_err(Unavailable::Thread)?);
+        self.lanes.cleaner = cleaner()?;
+        Ok(())
+    }
+}
+
 impl NodeLanes {
     /// Probes and starts.
     ///
     /// # Errors
     /// If nothing can run, or the engine that was insisted on cannot.
     pub fn start(config: &Config) -> Result<Self, Unavailable> {
-        let (guard, no_guard) = match Guard::open() {
-            Ok(guard) => (Some(guard), None),
-            Err(unusable) => (None, Some(unusable.to_string())),
+        let mut found = Found::default();
+        let no_guard = match Guard::open() {
+            Ok(guard) => found.guard(guard).map(|()| None)?,
+            Err(unusable) => Some(unusable.to_string()),
         };
-        let way = if guard.is_some() { Way::Captured } else { Way::Direct };
+        let way = if no_guard.is_none() { Way::Captured } else { Way::Direct };
         let proxy = Arc::new(Proxy::start(&ProxyConfig::default()).map_err(Unavailable::Proxy)?);
-        let userspace = Userspace::new(Arc::clone(&proxy), way);
-
-        let engines = engines(config, userspace.ability())?;
-        let userspace = Runner::start(userspace)?;
-        let mut kernel_objects = 0;
-        let userspace: Box<dyn Balancer> = Box::new(userspace);
-        let balancer = Worker::thread("userspace", userspace).map_err(Unavailable::Thread)?;
-        let mut lanes = Lanes { balancers: BTreeMap::from([(EngineKind::Userspace, balancer)]), ..Lanes::default() };
-        if let Some(guard) = guard {
-            let guard: Box<dyn GuardLane> = Box::new(Runner::start(guard)?);
-            kernel_objects += guard.object_count() as u64;
-            lanes.guard = Some(Worker::thread("guard", guard).map_err(Unavailable::Thread)?);
-            lanes.cleaner = cleaner()?;
+        found.start(Userspace::new(Arc::clone(&proxy), way), false)?;
+        match iptables::engine(config, no_guard.as_deref()) {
+            Ok(engine) => found.start(engine, true)?,
+            Err(reason) => found.without(EngineKind::Iptables, reason),
         }
-        Ok(Self { lanes, engines, kernel_objects, proxy, no_guard })
+        for kind in EngineKind::ALL {
+            if !found.abilities.contains_key(&kind) {
+                found.without(kind, format!("engine {kind} comes in a later version"));
+            }
+        }
+        let engines = engines(config, found.abilities)?;
+        Ok(Self { lanes: found.lanes, engines, kernel_objects: found.kernel_objects, proxy, no_guard })
     }
 }
 
@@ -93,9 +133,7 @@ fn cleaner() -> Result<Option<Worker<dyn Cleaner>>, Unavailable> {
 }
 
 /// What is known of every engine, in the configured order, with the default first.
-fn engines(config: &Config, userspace: Ability) -> Result<Engines, Unavailable> {
-    let mut abilities: BTreeMap<EngineKind, Ability> = EngineKind::ALL.map(|kind| (kind, later(kind))).into();
-    abilities.insert(EngineKind::Userspace, userspace);
+fn engines(config: &Config, abilities: BTreeMap<EngineKind, Ability>) -> Result<Engines, Unavailable> {
     let mut order: Vec<EngineKind> = config.engine_order.iter().filter_map(|choice| choice.kind()).collect();
     for kind in EngineKind::ALL {
         if !order.contains(&kind) {
@@ -118,18 +156,4 @@ fn engines(config: &Config, userspace: Ability) -> Result<Engines, Unavailable> 
     order.retain(|kind| *kind != default);
     order.insert(0, default);
     Ok(Engines { abilities, order, default_reason })
-}
-
-/// An engine that this version does not have: what it is good for is known, so that a refusal can name it.
-fn later(kind: EngineKind) -> Ability {
-    Ability { reason: format!("engine {kind} comes in a later version"), ..vipd_model::feature::designed(kind) }
-}
-
-/// Removes everything of ours from the kernel, and nothing else; returns how many objects.
-///
-/// # Errors
-/// What could not be removed, or why the kernel cannot be asked.
-pub fn cleanup() -> Result<u64, String> {
-    let mut guard = Guard::open().map_err(|unusable| unusable.to_string())?;
-    guard.cleanup().map_err(|error| error.to_string())
 }

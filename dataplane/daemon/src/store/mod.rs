@@ -35,6 +35,12 @@ use sync::Syncer;
 
 /// The store's file in the state directory.
 const FILE: &str = "store.db";
+
+/// Whether there is a store in a state directory, in whatever state.
+#[must_use]
+pub fn exists(directory: &Path) -> bool {
+    directory.join(FILE).exists()
+}
 const POWER_CUT: &str = "the machine was restarted without a clean stop; the last second may be lost";
 
 /// What [`Store::open`] gives.

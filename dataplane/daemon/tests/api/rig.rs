@@ -47,6 +47,7 @@ impl Rig {
         let balancer: Box<dyn Balancer> = Box::new(Runner::start(engine).unwrap());
         let guard: Box<dyn GuardLane> = Box::new(Runner::start(FakeGuard::new(kernel.clone())).unwrap());
         let lanes = Lanes {
+            carriers: Default::default(),
             balancers: BTreeMap::from([(EngineKind::Userspace, Worker::thread("engine", balancer).unwrap())]),
             guard: Some(Worker::thread("guard", guard).unwrap()),
             cleaner: None,

@@ -115,6 +115,11 @@ impl FakeKernel {
         self.state().counts.insert((engine, service.clone()), count);
     }
 
+    /// From now on nothing is active anywhere.
+    pub fn end_flows(&self) {
+        self.state().counts.values_mut().for_each(|count| count.active = 0);
+    }
+
     /// What it has counted.
     pub(super) fn counted(&self, engine: EngineKind, service: &ServiceKey) -> Option<Count> {
         self.state().counts.get(&(engine, service.clone())).copied()

@@ -165,6 +165,22 @@ impl Nft {
         )
     }
 
+    /// Whether any table of any family has a chain whose name begins so. Only names are read.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn has_chains(&mut self, prefix: &str) -> Result<bool, Error> {
+        let unspecified = libc::AF_UNSPEC as u8;
+        self.socket.dump(
+            Command::GetChain.kind(),
+            "read the names of all chains",
+            |m| message::nfgenmsg(m, unspecified, 0),
+            |found: &mut bool, m| {
+                *found |= parse_chain(m.attrs(NFGENMSG)).is_some_and(|(_, chain)| chain.name.starts_with(prefix));
+            },
+        )
+    }
+
     /// The rules of a table, in their order within each chain.
     ///
     /// # Errors

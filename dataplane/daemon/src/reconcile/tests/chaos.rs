@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use vipd_engine::chaos::Mischief;
-use vipd_engine::{Assignments, Steps as _, fake::FakeEngine};
+use vipd_engine::fake::{Count, FakeEngine};
+use vipd_engine::{Assignments, Steps as _};
 use vipd_model::{
-    Algorithm, Contest, Definition, Delta, Desired, Drain, EngineKind, Frontend, Limits, Mode, Operation, OwnerName,
-    Protocol, Request, Scheduler, ServiceKey, Sync, Wait, command::Declare,
+    Algorithm, Contest, Definition, Delta, Desired, Drain, EngineKind, Frontend, Limits, Mode, OnExpiry, Operation,
+    Owner, OwnerName, Protocol, Request, Scheduler, ServiceKey, Sync, Wait, command::Declare,
 };
 
 use super::kit::*;
@@ -325,6 +326,14 @@ async fn weather(node: Arc<Node>, mut dice: Dice, strict: bool) {
             _ => Duration::ZERO,
         });
         node.store.fail(dice.percent(10), false);
+        // Flows come and go at the proxy.
+        let keys: Vec<_> = node.read(|core| core.desired.services().map(|service| service.key.clone()).collect());
+        for key in &keys {
+            let count = Count { connections: dice.below(100), active: dice.below(3) };
+            if dice.percent(50) {
+                node.kernel.count(EngineKind::Userspace, key, count);
+            }
+        }
         node.cleaner.fail(dice.percent(15));
         if !strict && dice.percent(30) {
             let names: Vec<_> = node.kernel.objects().into_keys().collect();
@@ -348,8 +357,16 @@ async fn weather(node: Arc<Node>, mut dice: Dice, strict: bool) {
 async fn operator(node: Arc<Node>, mut dice: Dice) {
     loop {
         node.pass(MS * u32::try_from(dice.below(2000)).unwrap()).await;
+        if dice.percent(30) {
+            let mut owner = Owner::new(OwnerName::new("network").unwrap());
+            let interfaces = (0..dice.below(3)).map(|n| format!("cni{n}"));
+            owner.network.local_source_interfaces = interfaces.collect();
+            let _ = tokio::time::timeout(MS * 200, node.call(Request::SetOwner(owner))).await;
+        }
         let engine = dice.percent(80).then(|| ENGINES[usize::from(dice.small(3))]);
-        let request = Request::SetDefaultEngine { engine, allow_degraded: true, drain: Drain::default() };
+        let timeout = dice.percent(30).then(|| Duration::from_secs(dice.below(5)));
+        let drain = Drain { timeout, on_expiry: OnExpiry::Reset };
+        let request = Request::SetDefaultEngine { engine, allow_degraded: true, drain };
         let _ = tokio::time::timeout(MS * 200, node.call(request)).await;
     }
 }
@@ -395,8 +412,14 @@ async fn schedule(seed: u64) {
         batch: 1 + usize::from(dice.small(20)),
         ..Settings::default()
     };
-    let setup =
-        || Setup { engines: ENGINES.to_vec(), watch_order: false, settings: settings.clone(), ..Setup::default() };
+    let setup = || Setup {
+        engines: ENGINES.to_vec(),
+        carriers: vec![EngineKind::Userspace],
+        resting: vec![EngineKind::Nftables],
+        watch_order: false,
+        settings: settings.clone(),
+        ..Setup::default()
+    };
     let mut node = Arc::new(Node::launch(Setup {
         chaos: vipd_engine::chaos::Chaos::new(seed | 1, Mischief::default()),
         ..setup()
@@ -412,6 +435,7 @@ async fn schedule(seed: u64) {
     let clients = life(&node, clients, &mut dice, false, strict).await;
 
     // Peace.
+    node.kernel.end_flows();
     node.pass(Duration::from_secs(100)).await;
     let verified = node.control.verify(None).await.unwrap();
     if !verified.drift.is_empty() {

@@ -43,6 +43,8 @@ pub(super) struct Setup {
     pub(super) store_problem: Option<Problem>,
     /// Engines whose flows hang on their objects.
     pub(super) carriers: Vec<EngineKind>,
+    /// Engines that have nothing in the kernel while they serve nobody.
+    pub(super) resting: Vec<EngineKind>,
     /// Of this node.
     pub(super) addresses: Vec<IpAddr>,
     /// Hold the order of captures and balancers at every step; not where somebody else writes to the kernel too.
@@ -63,6 +65,7 @@ impl Default for Setup {
             pace: Pace::default(),
             store_problem: None,
             carriers: Vec::new(),
+            resting: Vec::new(),
             addresses: Vec::new(),
             watch_order: true,
         }
@@ -208,6 +211,7 @@ pub(super) struct Node {
     pub(super) cleaning_pace: Pace,
     pub(super) cleaner: TestCleaner,
     pub(super) lanes: Lanes,
+    resting: Vec<EngineKind>,
     dead: Arc<AtomicBool>,
     began: Instant,
     violations: Arc<Mutex<Vec<String>>>,
@@ -260,7 +264,9 @@ impl Node {
             let engine = FakeEngine::new(*kind, setup.kernel.clone());
             let engine = if setup.carriers.contains(kind) { engine.carrying() } else { engine };
             let engine = ChaosEngine::new(engine, setup.chaos.clone());
-            let balancer: Box<dyn Balancer> = Box::new(Runner::start(engine).unwrap());
+            let runner = Runner::start(engine).unwrap();
+            let runner = if setup.resting.contains(kind) { runner.resting() } else { runner };
+            let balancer: Box<dyn Balancer> = Box::new(runner);
             lanes.balancers.insert(*kind, Worker::task(balancer, pause(&setup.pace)));
         }
         let guard = ChaosEngine::new(FakeGuard::new(setup.kernel.clone()), setup.chaos.clone());
@@ -293,6 +299,7 @@ impl Node {
             cleaning_pace,
             cleaner,
             lanes,
+            resting: setup.resting,
             dead,
             began,
             violations,
@@ -364,7 +371,7 @@ impl Node {
 
     /// What the kernel is to have for the accepted state.
     pub(super) fn expected(&self) -> BTreeMap<String, String> {
-        self.read(|core| expected(core, &self.lanes))
+        self.read(|core| expected(core, &self.lanes, &self.resting))
     }
 
     /// Kernel, model and books agree, nobody waits, and captures were never without their balancer.
@@ -376,13 +383,15 @@ impl Node {
 }
 
 /// What the kernel is to have for a state, rendered anew.
-pub(super) fn expected(core: &Core, lanes: &Lanes) -> BTreeMap<String, String> {
+pub(super) fn expected(core: &Core, lanes: &Lanes, resting: &[EngineKind]) -> BTreeMap<String, String> {
     let kernel = FakeKernel::default();
     let mut numbers = Assignments::default();
     let guard = FakeGuard::new(kernel.clone());
     let mut objects = guard.render_node(&core.node, &mut numbers);
     for kind in core.desired.engines().abilities.iter().filter(|(_, ability)| ability.usable).map(|(kind, _)| *kind) {
-        objects.extend(FakeEngine::new(kind, kernel.clone()).render_node(&core.node, &mut numbers));
+        if !resting.contains(&kind) {
+            objects.extend(FakeEngine::new(kind, kernel.clone()).render_node(&core.node, &mut numbers));
+        }
     }
     for service in core.desired.services() {
         if core.withdrawn(&service.key).is_some() {
@@ -390,7 +399,11 @@ pub(super) fn expected(core: &Core, lanes: &Lanes) -> BTreeMap<String, String> {
         }
         let (selected, _) = core.selected(service).unwrap();
         let engine = FakeEngine::new(selected.engine, kernel.clone());
-        objects.extend(engine.render(&core.node, &selected, &mut numbers).unwrap());
+        let own = engine.render(&core.node, &selected, &mut numbers).unwrap();
+        if !own.is_empty() {
+            objects.extend(engine.render_node(&core.node, &mut numbers));
+        }
+        objects.extend(own);
         let mut entries = engine.guard(&core.node, &selected, &numbers);
         for Beside { selected, .. } in beside(core, lanes, core.tracks.get(&service.key), &selected) {
             let engine = FakeEngine::new(selected.engine, kernel.clone());
