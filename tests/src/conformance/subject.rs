@@ -17,7 +17,12 @@ pub struct Variant {
 }
 
 /// Every one that this version has.
-pub const VARIANTS: [Variant; 1] = [Variant { name: "userspace", engine: "userspace", flags: &[] }];
+pub const VARIANTS: [Variant; 4] = [
+    Variant { name: "userspace", engine: "userspace", flags: &[] },
+    Variant { name: "nftables", engine: "nftables", flags: &[] },
+    Variant { name: "iptables-legacy", engine: "iptables", flags: &["--iptables-backend", "legacy"] },
+    Variant { name: "iptables-nft", engine: "iptables", flags: &["--iptables-backend", "nft"] },
+];
 
 impl Variant {
     /// Those that a name on the command line means: one variant, or all of an engine; `all` is every one.
