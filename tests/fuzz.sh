@@ -13,7 +13,7 @@ skip() {
 command -v cargo-fuzz >/dev/null || skip "cargo-fuzz is not installed (cargo install cargo-fuzz)"
 cargo +nightly --version >/dev/null 2>&1 || skip "no nightly compiler (rustup toolchain install nightly)"
 
-targets=(request netlink config store)
+targets=(request netlink ipvs config store)
 cargo +nightly fuzz build --fuzz-dir fuzz
 for target in "${targets[@]}"; do
     printf '%-8s ' "$target"
