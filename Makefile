@@ -10,7 +10,7 @@ ENGINE ?= all
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help demo test lint advisories conformance bench fuzz kill chaos
+.PHONY: help demo test lint advisories conformance bench fuzz kill chaos endurance
 
 help:
 	@echo 'make demo          build, then show virtual IPs being served on this machine; no root needed (< 6 min)'
@@ -21,6 +21,7 @@ help:
 	@echo 'make bench         figures beside peers in the same run; writes docs/performance.md (minutes)'
 	@echo 'make fuzz          every fuzz target for FUZZ_SECONDS=$(FUZZ_SECONDS)'
 	@echo 'make kill          1,000 kill -9 under writing clients (minutes)'
+	@echo 'make endurance     kills, flushes, switches, a million connections, 200,000 flows on every kernel engine (an hour)'
 	@echo 'make chaos         10,000 seeds of the chaos suite (minutes)'
 
 demo:
@@ -55,3 +56,11 @@ kill:
 
 chaos:
 	VIPD_CHAOS_SEEDS=10000 $(CARGO) test --release --package vipd --lib chaos -- --nocapture
+
+# One engine, or one of the trials: `make endurance ENGINE=nftables TRIAL=kill_9`.
+endurance: ENGINE =
+endurance:
+	$(CARGO) build --quiet --release --package vipd --bin vipd
+	ENGINE=$(ENGINE) VIPD_KILLS=1000 VIPD_FLUSHES=100 VIPD_SWITCHES=200 VIPD_CONNECTIONS=1000000 VIPD_SWAPS=50000 \
+	VIPD_FLOWS=200000 VIPD_LOCK_SECONDS=60 VIPD_FULL_TABLE=1 \
+	$(CARGO) test --release --package vipd-tests --test endurance -- $(TRIAL)

@@ -79,6 +79,18 @@ impl Selection {
 /// Runs what is selected, printing each end as it comes.
 #[must_use]
 pub fn run(trials: Vec<Trial>, selection: &Selection) -> Vec<Finished> {
+    let jobs = env::var(JOBS).ok().and_then(|text| text.parse().ok());
+    let jobs = jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
+    run_some_at_a_time(jobs, trials, selection)
+}
+
+/// The same for trials that would disturb each other.
+#[must_use]
+pub fn run_in_turn(trials: Vec<Trial>, selection: &Selection) -> Vec<Finished> {
+    run_some_at_a_time(1, trials, selection)
+}
+
+fn run_some_at_a_time(jobs: usize, trials: Vec<Trial>, selection: &Selection) -> Vec<Finished> {
     let chosen: VecDeque<Trial> = trials.into_iter().filter(|trial| selection.takes(&trial.name)).collect();
     if selection.list {
         for trial in &chosen {
@@ -86,8 +98,6 @@ pub fn run(trials: Vec<Trial>, selection: &Selection) -> Vec<Finished> {
         }
         return Vec::new();
     }
-    let jobs = env::var(JOBS).ok().and_then(|text| text.parse().ok());
-    let jobs = jobs.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from)).max(1);
     let (waiting, finished) = (Mutex::new(chosen), Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..jobs {

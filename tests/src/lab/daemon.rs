@@ -64,6 +64,19 @@ impl Daemon {
         Ok(daemon)
     }
 
+    /// The same, run by another program that becomes it or stands beside it: `["strace", "-D", …]`.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_under(lab: &Lab, by: &[&str], engine: &str, arguments: &[&str]) -> Result<Self> {
+        let (program, words) = by.split_first().context("by nothing")?;
+        let mut command = Command::new(program);
+        command.args(words).arg(vipd_binary()?);
+        let mut daemon = Self::launch(&lab.node, lab.dir(), command, engine, arguments)?;
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
     /// The same with at most so many file descriptors.
     ///
     /// # Errors
