@@ -41,8 +41,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Crates that know no async runtime: what they do is a function of what they are given, or blocking netlink.
-const NO_TOKIO: &[&str] =
-    &["vipd-model", "vipd-engine", "vipd-netlink", "ipvs-rs", "vipd-nftables", "vipd-iptables"];
+const NO_TOKIO: &[&str] = &["vipd-model", "vipd-engine", "vipd-netlink", "ipvs-rs", "vipd-nftables", "vipd-iptables"];
 
 /// Folders in which `unsafe` may be allowed.
 const UNSAFE: &[&str] = &["dataplane/netlink", "dataplane/ipvs-rs", "dataplane/userspace"];
