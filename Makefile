@@ -10,11 +10,12 @@ ENGINE ?= all
 # Seconds for each fuzz target.
 FUZZ_SECONDS ?= 60
 
-.PHONY: help demo test lint advisories conformance bench fuzz kill chaos endurance
+.PHONY: help demo test vm lint advisories conformance bench fuzz kill chaos endurance
 
 help:
 	@echo 'make demo          build, then show virtual IPs being served on this machine; no root needed (< 6 min)'
 	@echo 'make test          every ring of tests, one line each; VIPD_TESTS_REQUIRE=all allows no skipping'
+	@echo 'make vm            what needs IPVS, in a virtual machine: User-Mode Linux (a minute)'
 	@echo 'make lint          rustfmt, clippy, cargo-deny (licences, bans, sources)'
 	@echo 'make advisories    known vulnerabilities of dependencies; needs the network'
 	@echo 'make conformance   the table of cases for one engine or all: ENGINE=$(ENGINE)'
@@ -30,6 +31,9 @@ demo:
 
 test:
 	@$(CARGO) run --quiet --package vipd-tests --bin rings
+
+vm:
+	tests/vm/run.sh
 
 lint:
 	$(CARGO) fmt --all --check
