@@ -2,7 +2,7 @@
 
 use vipd_engine::Steps;
 use vipd_iptables::Iptables;
-use vipd_nftables::Guard;
+use vipd_nftables::{Guard, Nftables};
 
 use super::iptables;
 use crate::config::Config;
@@ -24,6 +24,12 @@ pub fn cleanup(config: &Config) -> Result<u64, String> {
         let opened = Iptables::open(&options).map_err(|unusable| unusable.to_string());
         take("iptables", opened.and_then(clean));
         let _ = std::fs::remove_file(iptables::mark(config));
+    }
+    match Nftables::open() {
+        Ok(engine) => take("nftables", clean(engine)),
+        // Where this cannot be opened for want of a part of the kernel, it has left nothing; for want of a right, the guard
+        // says so too.
+        Err(unusable) => tracing::debug!(%unusable, "nftables"),
     }
     let opened = Guard::open().map_err(|unusable| unusable.to_string());
     take("guard", opened.and_then(clean));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vipd_engine::{Engine, EngineError, Runner};
 use vipd_model::{Ability, EngineKind, Engines};
-use vipd_nftables::Guard;
+use vipd_nftables::{Guard, Nftables};
 use vipd_userspace::{Proxy, ProxyConfig, Userspace, Way};
 
 use super::cleaner::ConntrackCleaner;
@@ -105,6 +105,10 @@ impl NodeLanes {
         let way = if no_guard.is_none() { Way::Captured } else { Way::Direct };
         let proxy = Arc::new(Proxy::start(&ProxyConfig::default()).map_err(Unavailable::Proxy)?);
         found.start(Userspace::new(Arc::clone(&proxy), way), false)?;
+        match Nftables::open() {
+            Ok(engine) => found.start(engine, true)?,
+            Err(unusable) => found.without(EngineKind::Nftables, unusable.to_string()),
+        }
         match iptables::engine(config, no_guard.as_deref()) {
             Ok(engine) => found.start(engine, true)?,
             Err(reason) => found.without(EngineKind::Iptables, reason),

@@ -83,18 +83,19 @@ pub(super) fn to_lost_endpoints(before: &Service, after: &Service, node: &Node) 
 pub(super) struct ByPlace(HashMap<(Family, Option<IpAddr>), Vec<PortRange>>);
 
 /// Of these UDP services.
-pub(super) fn by_place(services: &[&Arc<Service>]) -> ByPlace {
-    let mut places: HashMap<_, Vec<PortRange>> = HashMap::new();
-    for (_, frontend) in services.iter().flat_map(|service| service.held_frontends()) {
-        for span in frontend.spans() {
-            let place = match span.place {
-                Place::Address(address) => (Family::of(address), Some(address)),
-                Place::Node(family) => (family, None),
-            };
-            places.entry(place).or_default().push(frontend.ports);
+pub(super) fn by_place(services: &[&Arc<Service>], node: &Node) -> ByPlace {
+    let mut by_place: HashMap<_, Vec<PortRange>> = HashMap::new();
+    for service in services {
+        for (address, ports) in places(service, node) {
+            by_place.entry((Family::of(address), Some(address))).or_default().push(ports);
+        }
+        for span in service.held_frontends().flat_map(|(_, frontend)| frontend.spans()) {
+            if let Place::Node(family) = span.place {
+                by_place.entry((family, None)).or_default().push(span.ports);
+            }
         }
     }
-    ByPlace(places)
+    ByPlace(by_place)
 }
 
 impl ByPlace {

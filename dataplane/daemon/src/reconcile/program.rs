@@ -230,7 +230,7 @@ fn judge(lanes: &Lanes, node: &Node, items: &[Item], done: &mut Programmed) {
             }
         }
     }
-    let places = flows::by_place(&spared);
+    let places = flows::by_place(&spared, node);
     let count = done.stale.len();
     done.stale.retain(|filter| !places.forgets_all_of_one(filter));
     if done.stale.len() < count {

@@ -16,6 +16,7 @@ use super::control::{CallError, Findings, Planned, Verified};
 use super::core::Core;
 use super::lanes::{Lane, Lanes};
 use super::run::{Done, Reconciler};
+use super::track::Track;
 use super::worker::Gone;
 
 type Reply<T> = oneshot::Sender<Result<T, CallError>>;
@@ -65,12 +66,13 @@ impl Reconciler {
     pub(super) fn counters(&self, services: Vec<ServiceKey>, reply: Reply<Vec<ServiceCounters>>) {
         let lanes = self.lanes.clone();
         let core = Arc::clone(&self.core);
+        let asked = asked(&self.read(), &services);
         self.spawn(async move {
             let mut all = Vec::new();
-            for (engine, worker) in &lanes.balancers {
-                let services = services.clone();
+            for (engine, services) in asked {
+                let Some(worker) = lanes.balancers.get(&engine) else { continue };
                 match worker.call(move |balancer| balancer.counters(&services)).await {
-                    Ok(Ok(counters)) => all.extend(counters.into_iter().map(|one| (*engine, one))),
+                    Ok(Ok(counters)) => all.extend(counters.into_iter().map(|one| (engine, one))),
                     Ok(Err(error)) => {
                         let _ = reply.send(Err(CallError::Engine(error.to_string())));
                         return Done::Query(None);
@@ -135,6 +137,22 @@ impl Reconciler {
             Done::Query(gone)
         });
     }
+}
+
+/// Which engines count something of these services (of all, if none is named), and of which each.
+fn asked(core: &Core, services: &[ServiceKey]) -> BTreeMap<EngineKind, Vec<ServiceKey>> {
+    let mut asked: BTreeMap<EngineKind, Vec<ServiceKey>> = BTreeMap::new();
+    let mut ask = |key: &ServiceKey, track: &Track| {
+        for engine in &track.touched {
+            asked.entry(*engine).or_default().push(key.clone());
+        }
+    };
+    if services.is_empty() {
+        core.tracks.iter().for_each(|(key, track)| ask(key, track));
+    } else {
+        services.iter().filter_map(|key| Some((key, core.tracks.get(key)?))).for_each(|(key, track)| ask(key, track));
+    }
+    asked
 }
 
 /// What a question about the node may wait for an engine.
