@@ -16,9 +16,9 @@ use super::{
     cell::{self, Cell},
     counters::Past,
     diff,
-    hairpins::Hairpins,
     kind::{Kind, Pick},
     names::{ChainName, SetName, TABLE},
+    nets::Nets,
     object::{Key, Value},
     observe,
     render::{KINDS, POOLS, TURNS},
@@ -33,7 +33,7 @@ pub(super) type Change = Operation<Key, Value>;
 /// What is written to, and what is kept of it.
 pub(super) struct Target<'a> {
     pub(super) nft: &'a mut Nft,
-    pub(super) hairpins: &'a mut Hairpins,
+    pub(super) nets: &'a mut Nets,
     pub(super) past: &'a mut Past,
     pub(super) numbers: &'a mut Assignments,
     /// Commits that came into force.
@@ -49,7 +49,7 @@ pub(super) fn all(target: &mut Target<'_>, operations: &[Change]) -> Result<(), 
         let mut writer = Writer::new(rest);
         while writer.taken < rest.len() && writer.elements < most && writer.bytes < room {
             if let Err(error) = writer.take(target) {
-                target.hairpins.roll_back(false);
+                target.nets.roll_back(false);
                 return Err(writer.failed(&error, target.commits > 0));
             }
         }
@@ -57,10 +57,10 @@ pub(super) fn all(target: &mut Target<'_>, operations: &[Change]) -> Result<(), 
         let (done, left) = rest.split_at(writer.taken);
         target.past.save(target.nft, &writer.counted);
         if let Err(error) = target.nft.commit(&mut writer.batch) {
-            target.hairpins.roll_back(matches!(error, Error::AnswerLost { .. }));
+            target.nets.roll_back(matches!(error, Error::AnswerLost { .. }));
             return Err(writer.failed(&error, target.commits > 0));
         }
-        target.hairpins.commit();
+        target.nets.commit();
         target.commits += 1;
         done.iter().for_each(|operation| release(target.numbers, target.past, operation));
         rest = left;
@@ -136,7 +136,7 @@ impl<'a> Writer<'a> {
                 difference.delete.into_iter().for_each(|(set, cell)| self.delete(set, cell));
                 difference.add.into_iter().for_each(|(set, cell)| self.add(set, cell));
                 if let Key::Pool(_) = key {
-                    self.pair(target.hairpins, before, after);
+                    self.nets(target.nets, before, after);
                 }
             }
             None => {
@@ -164,14 +164,11 @@ impl<'a> Writer<'a> {
         self.pending.entry(set).or_default().add.push((cell, self.taken));
     }
 
-    fn pair(&mut self, hairpins: &mut Hairpins, before: Option<&Value>, after: Option<&Value>) {
-        let (needed, free) = hairpins.stage(before.and_then(Value::pool), after.and_then(Value::pool));
-        for address in needed {
-            self.add(SetName::Hairpins(vipd_model::Family::of(address)), cell::hairpin(address));
-        }
-        for address in free {
-            self.delete(SetName::Hairpins(vipd_model::Family::of(address)), cell::hairpin(address));
-        }
+    /// Networks of endpoints that come and go.
+    fn nets(&mut self, nets: &mut Nets, before: Option<&Value>, after: Option<&Value>) {
+        let (new, gone) = nets.stage(before.and_then(Value::pool), after.and_then(Value::pool));
+        new.iter().map(cell::net).for_each(|(set, cell)| self.add(set, cell));
+        gone.iter().map(cell::net).for_each(|(set, cell)| self.delete(set, cell));
     }
 
     /// Everything that goes, then everything that comes.
@@ -212,6 +209,10 @@ impl<'a> Writer<'a> {
                     self.batch.delete_set(&name.to_string());
                 }
                 self.batch.add_set(&table::set(*name));
+                if *name == SetName::Equal {
+                    let cells: Vec<_> = cell::equal().collect();
+                    self.batch.add_items(&name.to_string(), cells.iter().map(Cell::item));
+                }
             }
             (Key::Set(name), None) => self.batch.delete_set(&name.to_string()),
             (Key::Chain(name), Some(value)) => self.chain(*name, before.is_some(), value),

@@ -12,14 +12,15 @@ use vipd_netlink::nft::{Item, Payload, Verdict};
 use super::{
     kind::Kind,
     names::{Content, Reach, SetName, bank},
+    nets::Net,
     object::{FrontendKey, FrontendPlace},
     pool::{Member, Pool},
-    ranges,
+    ranges, table,
     word::Word,
 };
 
-/// Longest of all: two IPv6 addresses.
-const BYTES: usize = 32;
+/// Longest of all: word or port, IPv6 address, protocol or port.
+const BYTES: usize = 24;
 
 /// A key or data, fields padded to registers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -139,9 +140,15 @@ pub(super) fn kind(number: u32, kind: Kind) -> Cell {
     Cell { key: Bytes::default().word(Word(number)), data: Leads::Goto(verdict), ..Cell::default() }
 }
 
-/// An endpoint that reaches itself.
-pub(super) fn hairpin(address: IpAddr) -> Cell {
-    Cell::key(Bytes::default().address(address).address(address))
+/// Where endpoints answer.
+pub(super) fn net(net: &Net) -> (SetName, Cell) {
+    let key = Bytes::default().address(net.address).port(net.port);
+    (SetName::EndpointNets(Family::of(net.address)), Cell::key(key))
+}
+
+/// Numbers that are equal.
+pub(super) fn equal() -> impl Iterator<Item = Cell> {
+    (0..table::EQUAL).map(|number| Cell::key(Bytes::default().slot(number).slot(number)))
 }
 
 /// A source that may come.
@@ -158,7 +165,7 @@ pub(super) fn range((first, last): (IpAddr, IpAddr)) -> impl Iterator<Item = Cel
     [Cell::key(Bytes::default().address(first))].into_iter().chain(end)
 }
 
-/// Every element of a pool but its hairpin pairs.
+/// Every element of a pool that is its own.
 pub(super) fn pool(id: u32, pool: &Pool, see: &mut impl FnMut(SetName, Cell)) {
     let own = Word::new(id, 0);
     if let Some(word) = pool.word {

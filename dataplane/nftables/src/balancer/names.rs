@@ -111,6 +111,8 @@ pub enum SetName {
         /// Number.
         bank: u16,
     },
+    /// Pairs of equal numbers, always the same: two hashes are looked up in it to see whether they are equal.
+    Equal,
     /// Kind → its chain.
     Kinds,
     /// Pool → its kind.
@@ -119,8 +121,8 @@ pub enum SetName {
     Outside,
     /// Endpoints that take no new flows and keep their UDP flows, by pool; no rule asks.
     Lingering(Family),
-    /// Address pairs of endpoints that reach themselves.
-    Hairpins(Family),
+    /// Networks and ports of endpoints.
+    EndpointNets(Family),
     /// The node's own addresses.
     Node(Family),
     /// Local sources.
@@ -146,11 +148,11 @@ impl SetName {
     pub fn constant() -> impl Iterator<Item = Self> {
         let by_family = Family::ALL.into_iter().flat_map(|family| {
             let frontends = Reach::ALL.into_iter().map(move |reach| Self::Frontends { reach, family });
-            [Self::Lingering(family), Self::Hairpins(family), Self::Node(family), Self::Inside(family)]
+            [Self::Lingering(family), Self::EndpointNets(family), Self::Node(family), Self::Inside(family)]
                 .into_iter()
                 .chain(frontends)
         });
-        [Self::Kinds, Self::Pools, Self::Outside].into_iter().chain(by_family)
+        [Self::Equal, Self::Kinds, Self::Pools, Self::Outside].into_iter().chain(by_family)
     }
 
     /// The set of that name, if it is one of ours.
@@ -172,11 +174,12 @@ impl fmt::Display for SetName {
         match self {
             Self::Clients(family) => write!(f, "clients{}", digit(*family)),
             Self::Bank { content, family, bank } => write!(f, "{}{}-{bank}", content.as_str(), digit(*family)),
+            Self::Equal => f.write_str("equal"),
             Self::Kinds => f.write_str("kinds"),
             Self::Pools => f.write_str("pools"),
             Self::Outside => f.write_str("outside-pools"),
             Self::Lingering(family) => write!(f, "lingering{}", digit(*family)),
-            Self::Hairpins(family) => write!(f, "hairpins{}", digit(*family)),
+            Self::EndpointNets(family) => write!(f, "endpoint-nets{}", digit(*family)),
             Self::Node(family) => write!(f, "node{}", digit(*family)),
             Self::Inside(family) => write!(f, "inside{}", digit(*family)),
             Self::Allowed { family, length } => write!(f, "allowed{}-{length}", digit(*family)),

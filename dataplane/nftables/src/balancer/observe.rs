@@ -15,9 +15,10 @@ use vipd_netlink::{
 };
 
 use super::{
-    cell::Fields,
+    cell::{self, Fields},
     kind::{Kind, Pick},
     names::{ChainName, Content, SetName, TABLE, bank},
+    nets::{self, Net},
     object::{ChainValue, Key, Value},
     pool::{Member, Pool},
     ranges,
@@ -64,7 +65,10 @@ struct Reader {
     outside: Vec<(u32, Word)>,
     /// Sources by pool and list.
     allowed: BTreeMap<(u32, u8), Vec<IpNet>>,
-    pairs: HashSet<IpAddr>,
+    /// Where endpoints answer, as far as the set says.
+    nets: HashSet<Net>,
+    /// Pairs of equal numbers.
+    equal: usize,
     /// Numbers by the chain that they lead to.
     kinds: HashMap<String, u32>,
 }
@@ -153,9 +157,10 @@ impl Reader {
             Kept::NodeAddress(address) => {
                 self.objects.insert(Key::NodeAddress(address), Value::AsNamed);
             }
-            Kept::Pair(address) => {
-                self.pairs.insert(address);
+            Kept::Net(net) => {
+                self.nets.insert(net);
             }
+            Kept::Equal => self.equal += 1,
             Kept::Kind(number, chain) => {
                 if let Some(other) = self.kinds.insert(chain, number) {
                     return Err(other.to_ne_bytes().into());
@@ -252,22 +257,25 @@ impl Reader {
                 }
             }
         }
-        let mut paired = HashSet::with_capacity(self.pairs.len());
+        let mut explained = HashSet::with_capacity(self.nets.len());
         for (id, gathered) in std::mem::take(&mut self.pools) {
             let mut pool = gathered.pool();
-            let mut addresses: Vec<_> = pool.endpoints().map(|endpoint| endpoint.address).collect();
-            addresses.sort_unstable();
-            addresses.dedup();
-            pool.unpaired = addresses.iter().filter(|address| !self.pairs.contains(address)).count() as u32;
-            paired.extend(addresses);
+            let nets = nets::nets(&pool);
+            pool.unlisted = nets.iter().filter(|net| !self.nets.contains(net)).count() as u32;
+            explained.extend(nets);
             if pool.word.is_some() {
                 self.numbers.set(POOLS, &*pool.label, id);
             }
             self.objects.insert(Key::Pool(id), Value::Pool(Arc::new(pool)));
         }
-        for address in self.pairs.difference(&paired) {
-            let key = super::cell::hairpin(*address).key.as_slice().into();
-            self.objects.insert(Key::StrayElement(SetName::Hairpins(Family::of(*address)), key), Value::AsNamed);
+        for net in self.nets.difference(&explained) {
+            let (set, cell) = cell::net(net);
+            self.objects.insert(Key::StrayElement(set, cell.key.as_slice().into()), Value::AsNamed);
+        }
+        if self.equal != usize::from(table::EQUAL)
+            && let Some(equal) = self.objects.get_mut(&Key::Set(SetName::Equal))
+        {
+            *equal = Value::Otherwise("not the pairs of equal numbers".into());
         }
         for ((pool, list), mut sources) in std::mem::take(&mut self.allowed) {
             sources.sort_unstable();
@@ -311,7 +319,8 @@ enum Kept {
     Unknown(Box<[u8]>),
     Frontend(Key, Value),
     NodeAddress(IpAddr),
-    Pair(IpAddr),
+    Net(Net),
+    Equal,
     Kind(u32, String),
     Pool(u32, Word, Arc<str>),
     Outside(u32, Word),
@@ -334,9 +343,10 @@ impl Kept {
                 Self::Frontend(Key::Frontend(key.frontend(reach, family)?), Value::Word(data.word()?))
             }
             SetName::Node(family) => Self::NodeAddress(key.address(family)?),
-            SetName::Hairpins(family) => {
-                let (source, destination) = (key.address(family)?, key.address(family)?);
-                return (source == destination).then_some(Self::Pair(source));
+            SetName::EndpointNets(family) => Self::Net(Net { address: key.address(family)?, port: key.port()? }),
+            SetName::Equal => {
+                let (one, other) = (key.slot()?, key.slot()?);
+                return (one == other && one < table::EQUAL).then_some(Self::Equal);
             }
             SetName::Kinds => match &found.verdict {
                 Some(Verdict::Goto(chain)) => Self::Kind(key.word()?.0, chain.clone()),

@@ -1,7 +1,7 @@
 //! Pools: the endpoints of one service, family and policy, as one object.
 //!
-//! In the kernel a pool is an element of `pools` that says how to pick, one element for each slot and each endpoint, and
-//! a hairpin pair for each address. It is one object, applied as the difference of its elements in one transaction: so a
+//! In the kernel a pool is an element of `pools` that says how to pick, and one element for each slot and each
+//! endpoint. It is one object, applied as the difference of its elements in one transaction: so a
 //! service is cheap to keep, and is never seen half changed.
 
 use std::{fmt, sync::Arc};
@@ -47,8 +47,8 @@ pub struct Pool {
     pub slots: Box<[(u16, u16)]>,
     /// By index; ascending.
     pub members: Box<[Member]>,
-    /// Endpoints whose address lacks its hairpin pair: only ever of a pool as read back.
-    pub unpaired: u32,
+    /// Networks of its endpoints that their set lacks: only ever of a pool as read back.
+    pub unlisted: u32,
     /// Endpoints that take no new flows and keep their UDP flows, ascending.
     pub lingering: Box<[EndpointKey]>,
     /// UDP frontends that lead here; not in the kernel.
@@ -64,7 +64,7 @@ impl Pool {
 
 impl PartialEq for Pool {
     fn eq(&self, other: &Self) -> bool {
-        (&self.word, &self.outside_of, self.unpaired) == (&other.word, &other.outside_of, other.unpaired)
+        (&self.word, &self.outside_of, self.unlisted) == (&other.word, &other.outside_of, other.unlisted)
             && self.label == other.label
             && (&self.direct, &self.slots, &self.members) == (&other.direct, &other.slots, &other.members)
             && self.lingering == other.lingering
@@ -97,9 +97,9 @@ impl fmt::Display for Pool {
         for endpoint in &self.lingering {
             write!(f, ", lingering {endpoint}")?;
         }
-        match self.unpaired {
+        match self.unlisted {
             0 => Ok(()),
-            unpaired => write!(f, ", {unpaired} without hairpin"),
+            unlisted => write!(f, ", {unlisted} of its networks missing"),
         }
     }
 }

@@ -8,6 +8,8 @@ use vipd_netlink::nft::{Cmp, CtKey, Direction, Expr, FIB_DADDR, Header, MetaKey,
 use super::{
     kind::{Affinity, Kind, Pick},
     names::{Content, Reach, SetName},
+    nets,
+    table::{EQUAL, EQUAL_HASHES},
     word::{LOW, POOL, Word},
 };
 use crate::rule::{KEY, KeyFields, Rule};
@@ -108,17 +110,37 @@ impl Rule {
         self.family_implied(family).with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
     }
 
-    /// Source and destination are one and the same endpoint.
+    /// Source and destination are one and the same endpoint, by hashes of both.
     pub(super) fn hairpin(self, family: Family) -> Self {
-        let key = KeyFields::default().source(family).destination(family);
-        let set = SetName::Hairpins(family);
-        self.family_implied(family).with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
+        let modulus = u32::from(EQUAL);
+        let one = |rule: Self, seed| {
+            let hash = |name, offset: u32, to| {
+                let (word, length, offset) = match family {
+                    Family::V4 => ("ip", 4, 12 + 4 * offset),
+                    Family::V6 => ("ip6", 16, 8 + 16 * offset),
+                };
+                let load = Expr::Payload { header: Header::Network, offset, length, to: HASHED };
+                let text = format!("jhash {word} {name} mod {modulus} seed {seed:#x}");
+                ([load, Expr::Hash { from: HASHED, length, modulus, seed, to }], text)
+            };
+            let (source, from) = hash("saddr", 0, KEY);
+            let (destination, to) = hash("daddr", 1, SLOT);
+            let rule = rule.with(&format!("{from} . {to} @{}", SetName::Equal), source).with("", destination);
+            rule.lookup(SetName::Equal, None)
+        };
+        (1..=EQUAL_HASHES).fold(self.family(family), one)
     }
 
-    /// The source is an endpoint: what pairs with itself.
-    pub(super) fn source_is_endpoint(self, family: Family) -> Self {
-        let key = KeyFields::default().source(family).source(family);
-        let set = SetName::Hairpins(family);
+    /// The source is where endpoints answer.
+    pub(super) fn source_answers(self, family: Family) -> Self {
+        let length = match family {
+            Family::V4 => nets::LENGTH_V4,
+            Family::V6 => nets::LENGTH_V6,
+        };
+        let set = SetName::EndpointNets(family);
+        let key = KeyFields::default().source(family).masked(family, length);
+        let load = Expr::Payload { header: Header::Transport, offset: 0, length: 2, to: Reg(key.next()) };
+        let key = key.and("th sport", load, 1);
         self.family_implied(family).with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
     }
 

@@ -11,8 +11,8 @@ use super::{
     apply::{self, Target},
     counters::{self, Past},
     flows,
-    hairpins::Hairpins,
     names::TABLE,
+    nets::Nets,
     object::{Key, Value},
     observe, probe, render,
 };
@@ -28,7 +28,7 @@ pub struct Nftables {
     flags: TableFlags,
     ability: Ability,
     generation: Generation,
-    hairpins: Hairpins,
+    nets: Nets,
     past: Past,
     /// The table is this socket's: the kernel keeps everybody else out.
     owned: bool,
@@ -62,7 +62,7 @@ impl Nftables {
             flags: TableFlags::default(),
             ability,
             generation: Generation::default(),
-            hairpins: Hairpins::default(),
+            nets: Nets::default(),
             past: Past::default(),
             owned: false,
         })
@@ -93,13 +93,13 @@ impl Steps for Nftables {
         let found = observe::all(&mut self.nft).map_err(|error| failed(reading, &error))?;
         self.generation.read_at(generation);
         self.owned = owner::is_ours(&mut self.nft, &[TABLE]);
-        self.hairpins.rebuild(found.objects.values().filter_map(Value::pool));
+        self.nets.rebuild(found.objects.values().filter_map(Value::pool));
         Ok(Observed { objects: found.objects, numbers: found.numbers })
     }
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], numbers: &mut Assignments) -> Result<(), ApplyError> {
-        let Self { nft, hairpins, past, .. } = self;
-        let mut target = Target { nft, hairpins, past, numbers, commits: 0 };
+        let Self { nft, nets, past, .. } = self;
+        let mut target = Target { nft, nets, past, numbers, commits: 0 };
         let applied = apply::all(&mut target, operations);
         let commits = target.commits;
         if !self.owned {

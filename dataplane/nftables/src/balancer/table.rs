@@ -37,6 +37,12 @@ pub(super) const DROPPED: u32 = 2;
 pub(super) const FIRST_KIND: u32 = 3;
 /// Where an endpoint is full, so many slots are tried one after the other.
 const TRIES: u32 = 64;
+/// Elements of `equal`, and how many hashes must be equal for two addresses to be the same: one pair in 2^40 is taken for
+/// a hairpin and is none, which costs its client's address. The kernel compares registers with constants only, and a pair
+/// for every endpoint would be half of a load.
+pub(super) const EQUAL: u16 = 32;
+/// See [`EQUAL`].
+pub(super) const EQUAL_HASHES: u32 = 8;
 /// Most clients that affinity remembers, per family; others are served and forgotten.
 const MAX_CLIENTS: u32 = 1 << 18;
 
@@ -187,7 +193,7 @@ fn invalid(packets: InvalidPackets) -> Vec<Rule> {
     if packets == InvalidPackets::Off {
         return Vec::new();
     }
-    let of_endpoint = Family::ALL.map(|family| Rule::default().source_is_endpoint(family).drop());
+    let of_endpoint = Family::ALL.map(|family| Rule::default().source_answers(family).drop());
     let vips = Family::ALL.map(|family| Rule::default().find(Reach::Vip, family).no_word().drop());
     let of_node = everywhere().filter(|(reach, _)| *reach != Reach::Vip);
     let node_ports =
@@ -258,7 +264,8 @@ pub(super) fn set(name: SetName) -> Set {
         SetName::Kinds => (vec![Field::Word], Some(Data::Verdict), plain),
         SetName::Pools | SetName::Outside => (vec![Field::Word], word(), plain),
         SetName::Lingering(family) => (vec![Field::Word, address(family), Field::Port], None, plain),
-        SetName::Hairpins(family) => (vec![address(family); 2], None, plain),
+        SetName::EndpointNets(family) => (vec![address(family), Field::Port], None, plain),
+        SetName::Equal => (vec![Field::Mark; 2], None, plain),
         SetName::Node(family) | SetName::Inside(family) => (vec![address(family)], None, plain),
         SetName::Allowed { family, .. } => (vec![Field::Word, address(family)], None, plain),
         SetName::Frontends { reach: Reach::Node, .. } => (vec![Field::Protocol, Field::Port], word(), plain),

@@ -4,5 +4,6 @@
 
 mod kernel;
 mod lab;
+mod load;
 mod service;
 mod traffic;

@@ -79,6 +79,10 @@ impl Made {
         self
     }
 
+    pub(crate) fn key(&self) -> ServiceKey {
+        key(&self.name)
+    }
+
     pub(crate) fn selected(mut self) -> Selected {
         self.endpoints.sort();
         let service = Service {
