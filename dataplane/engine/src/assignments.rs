@@ -55,9 +55,7 @@ impl Pool {
             }
             free += 1;
         }
-        if first <= self.hint {
-            self.hint = free;
-        }
+        self.hint = free;
         free
     }
 }
