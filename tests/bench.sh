@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the benches and writes what they print into docs/performance.md, each between its own marks.
-# tests/bench.sh [PART…]; parts: control store proxy engines (VIPD_BENCH_SIZES=all for every size of those). No figure is ever asserted: machines differ, and so do their hours.
+# tests/bench.sh [PART…]; parts: control store proxy engines ipvs (VIPD_BENCH_SIZES=all for every size of those). No figure is ever asserted: machines differ, and so do their hours.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export PROTOC=/nonexistent
@@ -23,7 +23,7 @@ put() {
     rm -f "$text"
 }
 
-for part in "${@:-control store proxy engines}"; do
+for part in "${@:-control store proxy engines ipvs}"; do
     for one in $part; do
         fence='```'
         case $one in
@@ -34,6 +34,12 @@ for part in "${@:-control store proxy engines}"; do
                 ;;
             control | store) package=vipd ;;
             proxy) package=vipd-userspace ;;
+            ipvs)
+                # In a virtual machine, whose own kernel is in the first line.
+                echo "bench $one"
+                tests/vm/run.sh bench | tee /dev/stderr | put "$one" "$fence"
+                continue
+                ;;
             *) echo "no such part: $one" >&2; exit 2 ;;
         esac
         echo "bench $one"

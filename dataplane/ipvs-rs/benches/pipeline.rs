@@ -138,6 +138,8 @@ fn destination(service: u32, number: u32) -> Destination {
 fn in_namespace<T: Send + 'static>(inside: impl FnOnce() -> Result<T, Failure> + Send + 'static) -> Result<T, Failure> {
     let run = move || {
         unshare(CloneFlags::CLONE_NEWNET)?;
+        // Before it is up a namespace has no table of addresses, and the kernel takes no destination.
+        Command::new("ip").args(["link", "set", "lo", "up"]).status()?;
         inside()
     };
     thread::spawn(run).join().map_err(|_| "a panic")?

@@ -108,8 +108,8 @@ impl Reason {
             (Self::NotPermitted, _) => "not permitted; it takes CAP_NET_ADMIN in the initial user namespace",
             (Self::OutOfRange, _) => "a weight, a threshold or a time-out is out of range",
             (Self::Invalid, R::AddDestination(..) | R::SetDestination(..)) => {
-                "not accepted; a destination of another family than its service takes a tunnel, and no \
-                 synchronisation daemon may run"
+                "not accepted; its address must be one host's (while a namespace's loopback is down, none is), and of \
+                 its service's family unless it is reached by a tunnel and no synchronisation daemon runs"
             }
             (Self::Invalid, R::AddService(_) | R::SetService(_)) => {
                 "not accepted; the scheduler may not take such a service"

@@ -203,6 +203,9 @@ fn each_mistake_has_its_own_name() {
         );
         // Another family without a tunnel.
         refused(ipvs.add_destination(&web(), &Destination::new(at("[fd00::1]:80"))), Reason::Invalid);
+        for nobody in ["224.0.0.1:80", "255.255.255.255:80"] {
+            refused(ipvs.add_destination(&web(), &Destination::new(at(nobody))), Reason::Invalid);
+        }
         // Every port takes persistence; the kernel does not insist, so neither does this crate.
         let every = Service::new(ServiceKey::tcp(at("10.96.0.10:0")), Scheduler::ROUND_ROBIN);
         ipvs.add_service(&every.persistent(Duration::from_secs(60), Netmask::Host)).unwrap();
