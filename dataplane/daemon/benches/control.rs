@@ -80,6 +80,7 @@ async fn serve_until_told(directory: &Path, began: Instant) -> Result<(), Failur
         persist: Worker::thread("store", persist)?,
         store_problem: None,
         lanes: Lanes {
+            carriers: Default::default(),
             balancers: BTreeMap::from([(EngineKind::Userspace, Worker::thread("engine", balancer)?)]),
             guard: Some(Worker::thread("guard", guard)?),
             cleaner: None,

@@ -18,7 +18,8 @@ pub(super) fn info(core: &Core, live: &Findings) -> v1::GetInfoResponse {
     let engines = core.desired.engines();
     let services = core.services_by_engine();
     let mut findings = problem::messages(&core.findings);
-    findings.extend(core.store_problem.iter().chain(&live.problems).map(problem::message));
+    findings.extend(core.store_problem.iter().chain(&core.store_trouble).chain(&live.problems).map(problem::message));
+    findings.extend(core.own_addresses_in_virtual_ranges().iter().map(problem::message));
     let reason = match core.desired.default_engine() {
         Some(_) => "set by SetDefaultEngine; kept over restarts".to_owned(),
         None => engines.default_reason.clone(),

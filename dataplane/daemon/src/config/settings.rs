@@ -114,7 +114,8 @@ settings! {
 settings! {
     /// `[limits]`: bounds on what callers may take up.
     Limits in "limits." {
-        /// Connections to the API at once. Never more than a quarter of the file descriptors that the process may have.
+        /// Connections to the API at once; one caller may have three quarters of them. Never more than a quarter of the
+        /// file descriptors that the process may have.
         connections "connections": usize = 2_048;
         /// Watch and Events streams at once.
         streams "streams": usize = 1_024;

@@ -81,6 +81,11 @@ fn node(writer: &mut Writer<'_>, node: &Node) -> fmt::Result {
         "0 if changes are refused because they cannot be stored",
         u8::from(node.store_writable),
     )?;
+    let help = "0 if what is stored does not get to the disk: a power cut would lose it";
+    writer.gauge("vipd_store_synced", help, u8::from(node.store_synced))?;
+    let (services, flows) = node.drained;
+    writer.gauge("vipd_draining_services", "Services that moved to another engine and left flows", float(services))?;
+    writer.gauge("vipd_draining_flows", "Flows still carried by the engine that was left", float(flows))?;
     writer.gauge("vipd_revision", "Newest accepted change", float(node.revision))?;
     let help = "Newest change before which nothing is pending; failed services do not hold it back";
     writer.gauge("vipd_programmed_revision", help, float(node.programmed_revision))?;

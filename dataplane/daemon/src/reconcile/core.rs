@@ -2,6 +2,7 @@
 //! lock, copy what they need (values are shared by `Arc`) and let go.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vipd_engine::Node;
@@ -91,6 +92,8 @@ pub struct Core {
     pub expired: BTreeSet<OwnerName>,
     /// The store takes no writes, and why.
     pub store_problem: Option<Problem>,
+    /// What is stored does not get to the disk, and why.
+    pub store_trouble: Option<Problem>,
     /// An engine or the guard has not answered for long: which, since when.
     pub stalled: Option<(String, Millis)>,
     /// Of the host, the store at start, and the engines.
@@ -240,6 +243,22 @@ impl Core {
         let (protocol, ports) = (service.definition.protocol, frontend.ports);
         let holder = frontend.spans().find_map(|span| self.desired.holder(span.place, protocol, ports.first));
         holder.map(|(service, _)| &service.key)
+    }
+
+    /// Addresses of this node that a virtual range holds: its own ports there are refused.
+    #[must_use]
+    pub fn own_addresses_in_virtual_ranges(&self) -> Vec<Problem> {
+        let ranges = &self.node.network.virtual_ranges;
+        let holding = |address: &IpAddr| ranges.iter().find(|range| range.contains(address));
+        let held = self.node.addresses.iter().filter_map(|address| Some((address, holding(address)?)));
+        let problem = |(address, range): (&IpAddr, &ipnet::IpNet)| {
+            let text = format!(
+                "{address} is an address of this node and in the virtual range {range}, where every port that no service \
+                 has is refused: the node's own services there do not answer; take it out of the owner's virtual_ranges"
+            );
+            Problem::new(ProblemCode::Host, "", text)
+        };
+        held.map(problem).collect()
     }
 
     /// What serves each service that names no engine.

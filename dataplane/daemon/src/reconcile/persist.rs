@@ -22,6 +22,11 @@ pub trait Persist: Send {
     /// If they are not stored.
     fn commit(&mut self, deltas: &[Arc<Delta>]) -> Result<(), PersistError>;
 
+    /// What is wrong though commits succeed: they cannot be taken to the disk, and a power cut would lose them.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
+
     /// Called once, when nothing more will be committed: a clean stop.
     fn end(&mut self) {}
 }

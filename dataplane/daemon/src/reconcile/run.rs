@@ -119,6 +119,7 @@ pub(super) enum Done {
     Released(Result<Result<Released, Problem>, Gone>),
     Counted(Result<Counted, Gone>, Vec<oneshot::Sender<Result<u64, CallError>>>),
     Query(Option<Gone>),
+    StoreSeen(Result<Option<String>, Gone>),
 }
 
 /// What is under way at the engines and the guard: one thing at a time.
@@ -167,6 +168,8 @@ pub struct Reconciler {
     pub(super) waiters: Waiters,
     pub(super) health_ports: HealthPorts,
     pub(super) last_health_retry: Instant,
+    /// When the store is asked again how it fares.
+    pub(super) store_look_due: Instant,
     /// When a change was accepted, for the latency histogram; only of services that are pending.
     pub(super) accepted_at: BTreeMap<ServiceKey, Instant>,
     stopping: Option<oneshot::Sender<()>>,
@@ -209,6 +212,7 @@ impl Reconciler {
             holds,
             expired: BTreeSet::new(),
             store_problem: start.store_problem,
+            store_trouble: None,
             stalled: None,
             findings: start.findings,
             ready: false,
@@ -252,6 +256,7 @@ impl Reconciler {
             waiters: Waiters::default(),
             health_ports: HealthPorts::new(health_core),
             last_health_retry: at,
+            store_look_due: at,
             accepted_at: BTreeMap::new(),
             stopping: None,
         };
@@ -339,6 +344,7 @@ impl Reconciler {
             Done::Checked(result) => self.checked(result?),
             Done::Released(result) => self.released(result?),
             Done::Counted(result, replies) => self.counted(&result?, replies),
+            Done::StoreSeen(trouble) => self.store_seen(trouble?),
             Done::Query(gone) => return gone.map_or(Ok(()), |gone| Err(gone.into())),
         }
         Ok(())

@@ -4,11 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vipd_model::{LeaseExpiry, Millis, OwnerName, ProblemCode, ServiceKey};
+use vipd_model::{LeaseExpiry, Millis, OwnerName, Problem, ProblemCode, ServiceKey};
 
 use super::core::Core;
 use super::journal::EventKind;
-use super::run::{Reconciler, UnderWay};
+use super::run::{Done, Reconciler, UnderWay};
+
+/// From one look at the store to the next.
+const STORE_LOOK: Duration = Duration::from_secs(2);
 
 impl Reconciler {
     /// Every 50 ms.
@@ -17,6 +20,7 @@ impl Reconciler {
         self.retry_health_ports(Instant::now());
         self.leases();
         self.stall();
+        self.look_at_store(Instant::now());
         self.waiters.forget_gone();
         let waiting = self.waiters.len() as u64;
         if self.read().figures.waiting != waiting {
@@ -64,6 +68,30 @@ impl Reconciler {
             };
             tracing::debug!(service = %key, problem = %problem.message, "health port");
         }
+    }
+
+    fn look_at_store(&mut self, now: Instant) {
+        if now < self.store_look_due {
+            return;
+        }
+        self.store_look_due = now + STORE_LOOK;
+        let persist = self.persist.clone();
+        self.spawn(async move { Done::StoreSeen(persist.call(|persist| persist.trouble()).await) });
+    }
+
+    pub(super) fn store_seen(&mut self, trouble: Option<String>) {
+        if self.read().store_trouble.is_some() == trouble.is_some() {
+            return;
+        }
+        let since = Some(self.now());
+        self.write().store_trouble = trouble.map(|why| {
+            let text = format!(
+                "what is accepted is stored and does not get to the disk ({why}): a power cut would lose it; a crash of \
+                 vipd would not"
+            );
+            Problem { since, ..Problem::new(ProblemCode::Host, "", text) }
+        });
+        self.announce();
     }
 
     fn leases(&mut self) {

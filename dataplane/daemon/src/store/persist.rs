@@ -20,6 +20,10 @@ impl Persist for Store {
         })
     }
 
+    fn trouble(&self) -> Option<String> {
+        self.sync_failure()
+    }
+
     fn end(&mut self) {
         if let Err(error) = Self::end(self) {
             tracing::warn!(%error, "the store is not closed cleanly; nothing is lost, but its epoch may change");

@@ -29,6 +29,8 @@ struct State {
     capacity: Option<usize>,
     /// Somebody else wrote to it since an engine last asked.
     disturbed: BTreeSet<String>,
+    /// Who writes behind our back, as the kernel tells.
+    stranger: Option<String>,
     watcher: Option<Watcher>,
     /// By engine and service.
     counts: BTreeMap<(EngineKind, ServiceKey), Count>,
@@ -108,6 +110,16 @@ impl FakeKernel {
         let mut state = self.state();
         state.objects.insert(name.to_owned(), value.to_owned());
         state.disturb(name);
+    }
+
+    /// From now on the kernel tells who it is that writes behind our back.
+    pub fn name_stranger(&self, name: &str) {
+        self.state().stranger = Some(name.to_owned());
+    }
+
+    /// Who it was, if it tells.
+    pub(super) fn stranger(&self) -> Option<String> {
+        self.state().stranger.clone()
     }
 
     /// From now on an engine has counted this for a service, as long as it has a frontend of it.

@@ -145,6 +145,20 @@ impl Steps for FakeEngine {
         self.kernel.take_disturbed(&self.prefix)
     }
 
+    fn disturber(&mut self) -> Option<String> {
+        self.kernel.stranger()
+    }
+
+    /// Its frontend at that port, and every endpoint.
+    fn concerns(&self, key: &String, place: vipd_model::Place, port: u16) -> bool {
+        let at = match place {
+            vipd_model::Place::Address(address) => format!(" {address} . "),
+            vipd_model::Place::Node(Family::V4) => " node4 . ".to_owned(),
+            vipd_model::Place::Node(Family::V6) => " node6 . ".to_owned(),
+        };
+        key.contains(" endpoint ") || (key.contains(&at) && key.ends_with(&format!(" . {port}")))
+    }
+
     /// UDP flows to endpoints that are gone.
     fn stale_flows(&self, operations: &[Operation<String, String>]) -> Vec<FlowFilter> {
         let gone = operations.iter().filter_map(|operation| match operation {

@@ -1,9 +1,10 @@
 //! One connection of a caller, whatever it came over.
 
+use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -111,6 +112,9 @@ impl AsyncWrite for Connection {
 }
 
 /// How many connections there may be, and are. Clones count together.
+///
+/// One caller, a process or the holder of a certificate, is never given the last quarter: whatever it leaks, the others
+/// get in.
 #[derive(Clone, Debug)]
 pub struct Seats {
     counts: Arc<Counts>,
@@ -121,11 +125,36 @@ pub struct Seats {
 struct Counts {
     taken: AtomicUsize,
     turned_away: AtomicUsize,
+    by_caller: Mutex<HashMap<Caller, usize>>,
+}
+
+/// Whose connections count together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Caller {
+    Process(i32),
+    Certificate(Arc<[String]>),
+    Loopback,
+}
+
+impl Caller {
+    fn of(peer: &Peer) -> Option<Self> {
+        match peer {
+            // One that we cannot see is not told from others.
+            Peer::Process { pid, .. } => (*pid > 0).then_some(Self::Process(*pid)),
+            Peer::Certificate { names } => Some(Self::Certificate(Arc::clone(names))),
+            Peer::Loopback(_) => Some(Self::Loopback),
+            Peer::InProcess => None,
+        }
+    }
 }
 
 /// One of them, given back when dropped.
 #[derive(Debug)]
-pub struct Seat(Arc<Counts>);
+pub struct Seat {
+    counts: Arc<Counts>,
+    most: usize,
+    caller: Option<Caller>,
+}
 
 impl Seats {
     /// So many.
@@ -137,7 +166,7 @@ impl Seats {
     /// A seat, if one is free.
     #[must_use]
     pub fn take(&self) -> Option<Seat> {
-        let seat = Seat(Arc::clone(&self.counts));
+        let seat = Seat { counts: Arc::clone(&self.counts), most: self.most, caller: None };
         if self.counts.taken.fetch_add(1, Ordering::Relaxed) < self.most {
             return Some(seat);
         }
@@ -158,8 +187,64 @@ impl Seats {
     }
 }
 
+impl Counts {
+    fn by_caller(&self) -> MutexGuard<'_, HashMap<Caller, usize>> {
+        self.by_caller.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seat {
+    /// Who sits there is known now. Absent: it has its share already, and is turned away.
+    #[must_use]
+    pub fn of(mut self, peer: &Peer) -> Option<Self> {
+        let Some(caller) = Caller::of(peer) else { return Some(self) };
+        let mut by_caller = self.counts.by_caller();
+        let taken = by_caller.entry(caller.clone()).or_default();
+        if *taken >= self.most - self.most / 4 {
+            drop(by_caller);
+            self.counts.turned_away.fetch_add(1, Ordering::Relaxed);
+            return None;
+        }
+        *taken += 1;
+        drop(by_caller);
+        self.caller = Some(caller);
+        Some(self)
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.0.taken.fetch_sub(1, Ordering::Relaxed);
+        self.counts.taken.fetch_sub(1, Ordering::Relaxed);
+        if let Some(caller) = self.caller.take() {
+            let mut by_caller = self.counts.by_caller();
+            if let Some(taken) = by_caller.get_mut(&caller) {
+                *taken -= 1;
+                if *taken == 0 {
+                    by_caller.remove(&caller);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_caller_that_leaks_connections_leaves_room_for_others() {
+        let process = |pid| Peer::Process { uid: 0, gid: 0, pid, command: Arc::from("leak") };
+        let seats = Seats::new(8);
+        let sit = |pid| seats.take().and_then(|seat| seat.of(&process(pid)));
+        let mut leaked: Vec<_> = (0..6).map(|_| sit(1).unwrap()).collect();
+        assert!(sit(1).is_none());
+        assert_eq!((seats.taken(), seats.turned_away()), (6, 1));
+        let other = sit(2);
+        assert!(other.is_some());
+        leaked.pop();
+        assert!(sit(1).is_some(), "given back");
+        drop((leaked, other));
+        assert_eq!(seats.taken(), 0);
+        assert!(seats.counts.by_caller().is_empty());
     }
 }

@@ -151,6 +151,7 @@ impl Door {
                     let Some(seat) = self.seats.take() else { continue };
                     // Without credentials it is gone already.
                     let Some(peer) = Peer::of_unix(&stream) else { continue };
+                    let Some(seat) = seat.of(&peer) else { continue };
                     if self.queue.send(Connection::unix(stream, peer, seat)).await.is_err() {
                         return;
                     }
@@ -173,6 +174,7 @@ impl Door {
                     let queue = self.queue.clone();
                     match &tls {
                         None => {
+                            let Some(seat) = seat.of(&Peer::Loopback(from)) else { continue };
                             if queue.send(Connection::tcp(stream, Peer::Loopback(from), seat)).await.is_err() {
                                 return;
                             }
@@ -206,6 +208,7 @@ async fn shake_hands(
         Ok(certificate) => Peer::of_certificate(&certificate),
         Err(error) => return tracing::info!("TLS with {from}: {error}"),
     };
+    let Some(seat) = seat.of(&peer) else { return };
     // The server is gone if this fails.
     let _ = queue.send(Connection::tls(stream, peer, seat)).await;
 }

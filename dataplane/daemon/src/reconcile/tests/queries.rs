@@ -1,8 +1,12 @@
-//! Plan and Verify.
+//! Plan, Verify, what Explain reads back, and drift.
 
-use vipd_model::{EngineKind, ProblemCode};
+use std::time::Duration;
+
+use vipd_engine::runner::Seen;
+use vipd_model::{EngineKind, Place, ProblemCode};
 
 use super::kit::*;
+use crate::reconcile::journal::EventKind;
 use crate::reconcile::lanes::Action;
 
 #[tokio::test(start_paused = true)]
@@ -61,4 +65,48 @@ async fn verify_finds_drift_of_all_and_of_one() {
     assert_eq!(node.control.verify(Some(key("a"))).await.unwrap().drift.len(), 1);
     assert_eq!(node.control.verify(Some(key("b"))).await.unwrap().drift.len(), 0);
     assert_eq!(node.control.verify(None).await.unwrap().drift.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_view_shows_what_decides_for_a_packet_in_every_lane() {
+    let node = Node::start(Setup { watch_order: false, ..Setup::default() }).await;
+    node.apply(vec![upsert("web", &[1, 2]), set("web", &[1])]).await.unwrap();
+    let at = Some((Place::Address([10, 96, 0, 1].into()), 80));
+    let view = || node.control.view(key("web"), at);
+    let printed = |lanes: Vec<(String, Vec<Seen>)>| {
+        let one = |lane: &str, seen: Seen| format!("{lane}: {}{}", seen.object, seen.wrong.unwrap_or_default());
+        lanes
+            .into_iter()
+            .flat_map(|(lane, seen)| seen.into_iter().map(move |seen| one(&lane, seen)))
+            .collect::<Vec<_>>()
+    };
+    let seen = printed(view().await.unwrap());
+    let endpoint = "userspace: userspace endpoint ops/web all4 10.1.0.1:8080 tcp weight 1";
+    let frontend = "userspace: userspace frontend 10.96.0.1 . tcp . 80 ops/web RR inside all outside all";
+    assert_eq!(seen[..2], [endpoint, frontend]);
+    assert_eq!(seen[2], "guard: guard capture 10.96.0.1 . tcp . 80 port 20001");
+    node.kernel.remove_behind_us(|name| name == "guard capture 10.96.0.1 . tcp . 80");
+    let seen = printed(view().await.unwrap());
+    assert!(seen[2].ends_with("is not in the kernel; programmed was port 20001"), "{seen:?}");
+    assert_eq!(node.control.view(key("nobody"), at).await.unwrap().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn drift_is_repaired_within_a_second_and_says_who_did_it() {
+    let node = Node::start(Setup { watch_order: false, ..Setup::default() }).await;
+    node.apply(vec![upsert("web", &[1]), set("web", &[1])]).await.unwrap();
+    let before = node.kernel.objects();
+    node.kernel.name_stranger("nft (pid 4211)");
+    node.kernel.remove_behind_us(|name| name.starts_with("userspace"));
+    node.pass(Duration::from_millis(900)).await;
+    assert_eq!(node.kernel.objects(), before);
+    let (_, events) = node.read(|core| core.journal.after(0, usize::MAX));
+    let drifted: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Drifted).collect();
+    assert_eq!(drifted.len(), 2);
+    assert!(
+        drifted.iter().all(|event| event.text.contains("is missing from the kernel")
+            && event.text.ends_with("; by nft (pid 4211)")
+            && event.name.is_some()),
+        "{drifted:#?}"
+    );
 }
