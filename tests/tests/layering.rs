@@ -37,6 +37,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("vipd-client", &["vipd-proto"]),
     ("vipctl", &["vipd-proto", "vipd-client"]),
+    ("vipd-k8s", &["vipd-proto", "vipd-client"]),
     ("vipd-tests", &["vipd-proto", "vipd-client"]),
 ];
 
