@@ -1,6 +1,8 @@
 //! The engine: the four steps over selected services.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use vipd_engine::{
     ApplyError, Assignments, Engine, EngineError, FlowFilter, Node, Objects, Observed, Operation, RenderError,
@@ -10,18 +12,22 @@ use vipd_model::feature::{Ability, Feature};
 use vipd_model::{EngineKind, Family, Problem, ProblemCode, Selected, ServiceKey};
 
 use crate::backend::Backend;
+use crate::counters::{Counted, Reading};
 use crate::detect::{self, Options, Unusable};
+use crate::flows;
 use crate::lane::Lane;
 use crate::layout;
-use crate::names::Role;
+use crate::names::{self, Kind, Role};
 use crate::object::{Key, Value};
 use crate::render;
+use crate::tables::TablesError;
 
 /// The balancer by iptables, in the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct Iptables {
     lane: Lane,
     finding: Option<String>,
+    counted: Counted,
 }
 
 impl Iptables {
@@ -39,7 +45,7 @@ impl Iptables {
     /// [`Unusable`] says what is missing.
     pub fn open(options: &Options) -> Result<Self, Unusable> {
         let found = detect::open(options)?;
-        Ok(Self { lane: Lane::new(Role::Balancer, found.tables), finding: found.finding })
+        Ok(Self { lane: Lane::new(Role::Balancer, found.tables), finding: found.finding, counted: Counted::default() })
     }
 
     /// The back end that was found.
@@ -47,6 +53,13 @@ impl Iptables {
     pub fn backend(&self) -> Backend {
         self.lane.tables.programs.backend
     }
+}
+
+/// The key whose short name this is. A name that was cut short for its comment is not found.
+fn key_of(id: &str, name: &str) -> Option<ServiceKey> {
+    let slashes = name.match_indices('/');
+    let keys = slashes.filter_map(|(at, _)| ServiceKey::new(&name[..at], &name[at + 1..]).ok());
+    keys.into_iter().find(|key| names::service(key) == id)
 }
 
 impl Steps for Iptables {
@@ -67,12 +80,19 @@ impl Steps for Iptables {
     }
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], _: &mut Assignments) -> Result<(), ApplyError> {
-        self.lane.apply(operations)
+        self.lane.apply(operations)?;
+        for operation in operations {
+            if let Key::Chain(_, chain) = operation.key()
+                && let Some((Kind::All | Kind::Local, service)) = Kind::parse(Role::Balancer, chain)
+            {
+                self.counted.rewritten(service);
+            }
+        }
+        Ok(())
     }
 
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
-        let _ = operations;
-        Vec::new()
+        flows::stale(Role::Balancer, |family| self.lane.side(family), operations)
     }
 }
 
@@ -91,8 +111,21 @@ impl Engine for Iptables {
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {
-        let _ = services;
-        Ok(Vec::new())
+        let failed =
+            |error: TablesError| EngineError { operation: "read counters", message: error.to_string(), retry: true };
+        let mut reading = Reading::default();
+        let mut known: BTreeMap<Arc<str>, Arc<str>> = BTreeMap::new();
+        for (family, saved) in self.lane.counts().map_err(failed)? {
+            let entries = || self.lane.side(family).entries();
+            reading.take(Role::Balancer, &saved, entries());
+            known.extend(entries().map(|(_, leaf)| (Arc::clone(&leaf.service), Arc::clone(&leaf.name))));
+        }
+        self.counted.update(reading);
+        self.counted.keep(&known.keys().cloned().collect());
+        if !services.is_empty() {
+            return Ok(services.iter().filter_map(|key| self.counted.of(key)).collect());
+        }
+        Ok(known.iter().filter_map(|(id, name)| self.counted.of(&key_of(id, name)?)).collect())
     }
 
     fn findings(&self) -> Vec<Problem> {

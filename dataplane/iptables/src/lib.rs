@@ -7,7 +7,9 @@
 
 mod backend;
 mod child;
+mod counters;
 mod detect;
+mod flows;
 mod iptables;
 mod lane;
 pub mod layout;

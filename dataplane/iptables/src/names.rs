@@ -91,6 +91,47 @@ pub fn service(key: &ServiceKey) -> String {
     short(&key.to_string())
 }
 
+/// What a chain of a service or a frontend is for; the rest of its name says whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Picks one of all endpoints of a service.
+    All,
+    /// Picks one of those on this node.
+    Local,
+    /// Lets a frontend's sources pass.
+    Gate,
+    /// The same for clients inside, where they get something else.
+    InsideGate,
+}
+
+impl Kind {
+    /// Every one.
+    pub const ALL: [Self; 4] = [Self::All, Self::Local, Self::Gate, Self::InsideGate];
+
+    fn letter(self) -> char {
+        match self {
+            Self::All => 'S',
+            Self::Local => 'L',
+            Self::Gate => 'F',
+            Self::InsideGate => 'H',
+        }
+    }
+
+    /// The chain of this kind.
+    #[must_use]
+    pub fn chain(self, role: Role, of: &str) -> String {
+        role.chain(format_args!("{}-{of}", self.letter()))
+    }
+
+    /// What a chain is for, and whose it is; absent: it is no such chain.
+    #[must_use]
+    pub fn parse(role: Role, chain: &str) -> Option<(Self, &str)> {
+        let (letter, of) = chain.strip_prefix(role.prefix())?.split_once('-')?;
+        let kind = Self::ALL.into_iter().find(|kind| letter.chars().eq([kind.letter()]))?;
+        Some((kind, of))
+    }
+}
+
 /// What of a prefix fits into a chain's name: an IPv4 address, or an IPv6 prefix in short.
 pub(crate) fn prefix(address: IpAddr, length: u8) -> String {
     match address {

@@ -13,7 +13,7 @@ use vipd_model::select::{FrontendSelection, Serve};
 use vipd_model::service::NoEndpoints;
 use vipd_model::{Family, Frontend, Problem, ProblemCode, Selected};
 
-use crate::names::{self, Role};
+use crate::names::{self, Kind, Role};
 use crate::object::{Door, Goal, Key, Leaf, Place, SourceNatClass, Value};
 use crate::rule::{Rule, Target};
 use crate::tree;
@@ -72,7 +72,7 @@ impl Output {
             let door = Door { place, protocol, ports: frontend.ports };
             let mut goal =
                 |serve, kind| self.gate(&door, kind, self.goal(selected, serve, family), frontend, &mut gates);
-            let (outside, inside) = (goal(held.outside, "F"), goal(held.inside, "H"));
+            let (outside, inside) = (goal(held.outside, Kind::Gate), goal(held.inside, Kind::InsideGate));
             entries.push((Key::Entry(door), Value::Leaf(Arc::new(leaf(outside, inside)))));
         }
         if !entries.is_empty() {
@@ -88,18 +88,18 @@ impl Output {
             Serve::Refuse(NoEndpoints::Reject) => Goal::Reject,
             Serve::Refuse(NoEndpoints::Drop) => Goal::Drop,
             Serve::Local if selected.local[family as usize] != selected.all[family as usize] => {
-                Goal::Chain(self.pool_name("L"))
+                Goal::Chain(self.pool_name(Kind::Local))
             }
-            Serve::All | Serve::Local => Goal::Chain(self.pool_name("S")),
+            Serve::All | Serve::Local => Goal::Chain(self.pool_name(Kind::All)),
         }
     }
 
-    fn pool_name(&self, kind: &str) -> Arc<str> {
-        ROLE.chain(format_args!("{kind}-{}", self.id)).into()
+    fn pool_name(&self, kind: Kind) -> Arc<str> {
+        kind.chain(ROLE, &self.id).into()
     }
 
     /// In front of the goal, a chain that lets only the frontend's sources pass, if it has any.
-    fn gate(&self, door: &Door, kind: &str, goal: Goal, frontend: &Frontend, gates: &mut Vec<(Key, Value)>) -> Goal {
+    fn gate(&self, door: &Door, kind: Kind, goal: Goal, frontend: &Frontend, gates: &mut Vec<(Key, Value)>) -> Goal {
         let family = door.place.family();
         if frontend.source_ranges.is_empty() || goal == Goal::Drop {
             return goal;
@@ -113,7 +113,7 @@ impl Output {
             .map(|range| Rule { source: Some(range.trunc()), ..Rule::always(Target::Goto(to.clone())) })
             .collect();
         rules.push(Rule::always(Target::Goto(ROLE.chain("DROP"))));
-        let name: Arc<str> = ROLE.chain(format_args!("{kind}-{}", names::short(&format!("{door}")))).into();
+        let name: Arc<str> = kind.chain(ROLE, &names::short(&door.to_string())).into();
         gates.push((Key::Chain(family, Arc::clone(&name)), Value::Rules(tree::text(&rules))));
         Goal::Chain(name)
     }
@@ -137,7 +137,7 @@ impl Output {
         let kept = pool::kept(selected, family, &[]);
         if !served && !kept.is_empty() {
             let rules: Vec<Rule> = iter::once(Rule::always(Target::Return)).chain(kept).collect();
-            self.objects.insert(Key::Chain(family, self.pool_name("S")), Value::Rules(tree::text(&rules)));
+            self.objects.insert(Key::Chain(family, self.pool_name(Kind::All)), Value::Rules(tree::text(&rules)));
         }
     }
 }

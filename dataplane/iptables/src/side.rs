@@ -26,6 +26,8 @@ pub(crate) struct Side {
     entries: BTreeMap<Door, Arc<Leaf>>,
     /// The trees' chains as they are in the kernel.
     trees: Chains,
+    /// Chains of services and frontends, shared with the runner's books.
+    chains: BTreeMap<Arc<str>, Arc<str>>,
     /// The chains that follow the node. While nothing is served they are only remembered.
     node: BTreeMap<(Table, Arc<str>), Arc<str>>,
     /// Whether the base is there, in whatever state.
@@ -46,6 +48,7 @@ impl Side {
             family,
             entries: BTreeMap::new(),
             trees: Chains::new(),
+            chains: BTreeMap::new(),
             node: BTreeMap::new(),
             based: false,
             jumps: Jumps::new(),
@@ -62,6 +65,16 @@ impl Side {
         self.entries.iter().filter(move |(_, leaf)| *leaf.service == *service).map(|(door, _)| door)
     }
 
+    /// A chain of a service or a frontend.
+    pub(crate) fn chain(&self, name: &str) -> Option<&Arc<str>> {
+        self.chains.get(name)
+    }
+
+    /// Every entry.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&Door, &Arc<Leaf>)> {
+        self.entries.iter()
+    }
+
     /// The entries whose flows pass this chain.
     pub(crate) fn doors_through<'a>(&'a self, chain: &'a str) -> impl Iterator<Item = &'a Door> {
         let through = move |(_, leaf): &(&Door, &Arc<Leaf>)| leaf.leads_through(chain);
@@ -76,7 +89,7 @@ impl Side {
             match operation.key() {
                 Key::Node(_, table, chain) => staged.node(*table, chain, operation.after()),
                 Key::Base(_) => staged.base(operation.after().is_some()),
-                Key::Chain(_, chain) => staged.write(Table::Nat, chain, rules(operation.after())),
+                Key::Chain(_, chain) => staged.chain(chain, operation.after()),
                 Key::Entry(door) => staged.entry(door, operation.after()),
                 Key::Stray(_, table, chain) => {
                     strays.insert((*table, chain.to_string()));
@@ -98,6 +111,15 @@ fn rules(value: Option<&Value>) -> Option<Arc<str>> {
 impl Staged {
     fn write(&mut self, table: Table, chain: &str, rules: Option<Arc<str>>) {
         self.script.chain(table, chain, rules);
+    }
+
+    fn chain(&mut self, chain: &Arc<str>, after: Option<&Value>) {
+        let after = rules(after);
+        match &after {
+            Some(rules) => self.after.chains.insert(Arc::clone(chain), Arc::clone(rules)),
+            None => self.after.chains.remove(chain),
+        };
+        self.write(Table::Nat, chain, after);
     }
 
     fn node(&mut self, table: Table, chain: &Arc<str>, after: Option<&Value>) {

@@ -1,13 +1,16 @@
 //! The kernel's tables, read and written by the host's own programs: `iptables-save`, `iptables-restore`.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vipd_model::Family;
 
 use crate::backend::{Backend, Programs, legacy_tables};
 use crate::child::{self, ChildError, Said};
+use crate::layout;
 use crate::names::{Role, Table};
 use crate::save::Saved;
 use crate::script::Script;
@@ -95,18 +98,28 @@ impl Tables {
                 saved.merge(all);
                 continue;
             }
-            // Our jumps stand before others' rules; where they do not, they count as missing, and are made again.
-            let mut script = format!("*{table}\n");
-            all.chains.keys().for_each(|(_, chain)| script += &format!("-v -S {chain}\n"));
-            script += "COMMIT\n";
-            let said = child::run(restore, &["--noflush"], script, self.patience.program)?;
+            let mut lists = String::new();
+            all.chains.keys().for_each(|(_, chain)| lists += &format!("-v -S {chain}\n"));
+            let said = self.list(restore, table, &lists)?;
             if said.code != Some(0) {
                 return Err(refused(restore.display().to_string(), &said, false));
             }
-            let dump = format!("*{table}\n{}", String::from_utf8_lossy(&said.output).replace("-N ", ":"));
-            saved.merge(Saved { jumps: all.jumps, ..Saved::parse(role, &dump) });
+            saved.merge(listed_as_dump(role, table, &said));
+            // Our jumps stand before others' rules, so they are printed; where they do not, they count as missing, and
+            // are made again.
+            let jumps = layout::jumps(role).into_iter().filter(|jump| jump.table == table);
+            for chain in jumps.map(|jump| jump.chain).collect::<BTreeSet<_>>() {
+                let said = self.list(restore, table, &format!("-v -S {chain}\n"))?;
+                saved.merge(listed_as_dump(role, table, &said));
+            }
         }
         Ok(saved)
+    }
+
+    /// The restoring program obeys listing commands too, many in one run.
+    fn list(&self, restore: &Path, table: Table, lists: &str) -> Result<Said, TablesError> {
+        let script = format!("*{table}\n{lists}COMMIT\n");
+        Ok(child::run(restore, &["--noflush"], script, self.patience.program)?)
     }
 
     /// Writes a script: each table of it as a whole, or not at all.
@@ -138,6 +151,12 @@ impl Tables {
         let by_chance = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_micros());
         self.patience.lock + self.patience.lock.mul_f64(0.5 * f64::from(by_chance) / 1e6)
     }
+}
+
+/// What `-S` prints of a chain is what a dump has, but for the line that begins it.
+fn listed_as_dump(role: Role, table: Table, said: &Said) -> Saved {
+    let listed = String::from_utf8_lossy(&said.output);
+    Saved::parse(role, &format!("*{table}\n{}", listed.replace("-N ", ":")))
 }
 
 fn refused(program: String, said: &Said, partly: bool) -> TablesError {

@@ -142,14 +142,13 @@ pub struct Engines {
 pub fn designed(kind: EngineKind) -> Ability {
     use Algorithm::{Default, Dh, Fo, Lblc, Lblcr, Lc, Mh, Nq, Ovf, Random, Rr, Sed, Sh, Wlc, Wrr};
     use Feature::{
-        AffinityExactTimeout, AffinityPrefix, CountActive, CountBytes, DrainReset, HashSourcePort, IdleTimeout,
-        KeepsSource, LoopbackEndpoints, MaxConnections, ProxyProtocol, Retry,
+        AffinityExactTimeout, CountActive, CountBytes, DrainReset, HashSourcePort, IdleTimeout, KeepsSource,
+        LoopbackEndpoints, MaxConnections, ProxyProtocol, Retry,
     };
     let (lacks, algorithms): (&[Feature], &[Algorithm]) = match kind {
         EngineKind::Userspace => (&[KeepsSource], &Algorithm::ALL),
         EngineKind::Iptables => (
             &[
-                AffinityPrefix,
                 CountActive,
                 CountBytes,
                 DrainReset,

@@ -8,7 +8,7 @@ use vipd_model::Family;
 
 use super::Side;
 use crate::layout;
-use crate::names::Table;
+use crate::names::{Kind, Table};
 use crate::object::{Door, Goal, Key, Leaf, Place, SourceNatClass, Value};
 use crate::rule::{Rule, Target};
 use crate::save::{Line, Saved};
@@ -19,6 +19,7 @@ impl Side {
     pub(crate) fn read(&mut self, saved: &Saved) -> Objects<Key, Value> {
         let mut objects = Objects::new();
         self.trees.clear();
+        self.chains.clear();
         let mut entries = Entries::default();
         let mut texts: BTreeMap<(Table, String), Arc<str>> =
             saved.chains.iter().map(|(chain, lines)| (chain.clone(), text(lines))).collect();
@@ -34,13 +35,14 @@ impl Side {
         self.entries = entries.finish();
         self.read_base(saved, &mut texts, &mut objects);
         for ((table, chain), rules) in texts {
-            let rest = chain.strip_prefix(self.role.prefix()).unwrap_or_default();
-            let of_service = ["S-", "L-", "F-", "H-"].iter().any(|start| rest.starts_with(start));
-            let key = if table == Table::Nat && of_service {
+            let key = if table == Table::Nat && Kind::parse(self.role, &chain).is_some() {
                 Key::Chain(self.family, chain.into())
             } else {
                 Key::Stray(self.family, table, chain.into())
             };
+            if let Key::Chain(_, chain) = &key {
+                self.chains.insert(Arc::clone(chain), Arc::clone(&rules));
+            }
             objects.insert(key, Value::Rules(rules));
         }
         self.read_strays(&mut objects);

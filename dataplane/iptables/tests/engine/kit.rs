@@ -44,7 +44,7 @@ pub(crate) fn node() -> Node {
 }
 
 /// A service under construction.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Spec {
     pub(crate) key: ServiceKey,
     pub(crate) definition: Definition,

@@ -6,4 +6,5 @@ mod faults;
 mod kernel;
 mod kit;
 mod lab;
+mod meaning;
 mod traffic;
