@@ -6,7 +6,8 @@ use vipd_model::Family;
 
 use crate::backend::{Backend, Programs};
 use crate::names::Role;
-use crate::tables::{Patience, Tables};
+use crate::save::Saved;
+use crate::tables::{Patience, Tables, TablesError};
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,14 +39,26 @@ pub struct Unusable(pub String);
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) tables: Tables,
+    /// What the role has there, by family.
+    pub(crate) saved: [Saved; 2],
     pub(crate) finding: Option<String>,
 }
 
-/// What one back end has in use.
-#[derive(Debug, Default)]
-struct Use {
+/// One back end, read.
+#[derive(Debug)]
+struct Seen {
+    tables: Tables,
+    saved: Result<[Saved; 2], TablesError>,
+    /// Rules that are not vipd's, in the family that has more of them.
     foreign: usize,
+    /// Chains of vipd.
     ours: bool,
+}
+
+impl Seen {
+    fn backend(&self) -> Backend {
+        self.tables.programs.backend
+    }
 }
 
 /// Whether the programs are there. Executes nothing.
@@ -65,64 +78,57 @@ pub(crate) fn probe(options: &Options) -> Result<(), Unusable> {
 }
 
 /// Chooses.
-pub(crate) fn open(options: &Options) -> Result<Found, Unusable> {
+pub(crate) fn open(role: Role, options: &Options) -> Result<Found, Unusable> {
     probe(options)?;
-    let tables = |backend| {
-        let programs = Programs::find(backend, &options.folders)?;
-        Some(Tables { programs, patience: options.patience })
-    };
-    let found: Vec<(Tables, Use)> = Backend::ALL
-        .into_iter()
-        .filter_map(tables)
-        .map(|tables| (in_use(&tables), tables))
-        .map(|(u, t)| (t, u))
-        .collect();
-    let both = found.iter().filter(|(_, used)| used.foreign > 0).count() > 1;
+    let programs = Backend::ALL.into_iter().filter_map(|backend| Programs::find(backend, &options.folders));
+    let seen: Vec<Seen> =
+        programs.map(|programs| look(role, Tables { programs, patience: options.patience })).collect();
     let chosen = match options.backend {
         Choice::Only(backend) => backend,
-        Choice::Auto => best(&found, Programs::chosen_by_host(&options.folders)),
+        Choice::Auto => best(&seen, Programs::chosen_by_host(&options.folders)),
     };
-    let left_over = found.iter().find(|(tables, used)| used.ours && tables.programs.backend != chosen);
-    let finding = if let Some((tables, _)) = left_over {
-        Some(format!(
-            "iptables: chains of vipd are also in the {} tables, while {chosen} is used: run `vipd cleanup`",
-            tables.programs.backend
-        ))
-    } else {
-        both.then(|| {
+    let left_over = seen.iter().find(|seen| seen.ours && seen.backend() != chosen).map(Seen::backend);
+    let both = seen.iter().filter(|seen| seen.foreign > 0).count() > 1;
+    let finding = match left_over {
+        Some(other) => Some(format!(
+            "iptables: chains of vipd are also in the {other} tables, while {chosen} is used: run `vipd cleanup`"
+        )),
+        None => both.then(|| {
             format!(
                 "iptables: both the legacy and the nft tables hold rules, and packets pass both; vipd uses {chosen}"
             )
-        })
+        }),
     };
-    let tables = found.into_iter().map(|(tables, _)| tables).find(|tables| tables.programs.backend == chosen);
-    // Whether the kernel knows it is seen by reading; the programs were found above.
-    let tables = tables.ok_or_else(|| Unusable(format!("iptables-{chosen}-restore is not here")))?;
-    match tables.read(Role::Balancer, Family::V4) {
-        Ok(_) => Ok(Found { tables, finding }),
+    let seen = seen.into_iter().find(|seen| seen.backend() == chosen);
+    let seen = seen.ok_or_else(|| Unusable(format!("iptables-{chosen}-restore is not here")))?;
+    match seen.saved {
+        Ok(saved) => Ok(Found { tables: seen.tables, saved, finding }),
         Err(error) => Err(Unusable(format!("iptables ({chosen}) does not work here: {error}"))),
     }
 }
 
 /// Ours first, so that a restart finds what it left; then what others use more; then what the host's own names mean.
-fn best(found: &[(Tables, Use)], by_name: Option<Backend>) -> Backend {
-    let rank = |(tables, used): &&(Tables, Use)| {
-        let named = by_name == Some(tables.programs.backend);
-        (used.ours, used.foreign, named, tables.programs.backend == Backend::Nft)
+fn best(seen: &[Seen], by_name: Option<Backend>) -> Backend {
+    let rank = |seen: &&Seen| {
+        let named = by_name == Some(seen.backend());
+        (seen.saved.is_ok(), seen.ours, seen.foreign, named, seen.backend() == Backend::Nft)
     };
-    found.iter().max_by_key(rank).map_or(Backend::Nft, |(tables, _)| tables.programs.backend)
+    seen.iter().max_by_key(rank).map_or(Backend::Nft, Seen::backend)
 }
 
-fn in_use(tables: &Tables) -> Use {
-    let mut used = Use::default();
-    for family in Family::ALL {
-        // A back end that cannot be read is not in use; if it is chosen, that is said.
-        for role in [Role::Balancer, Role::Guard] {
-            if let Ok(saved) = tables.read(role, family) {
-                used.ours |= !saved.chains.is_empty();
-                used.foreign = used.foreign.max(saved.foreign_rules);
-            }
-        }
-    }
-    used
+fn look(role: Role, tables: Tables) -> Seen {
+    let other = match role {
+        Role::Balancer => Role::Guard,
+        Role::Guard => Role::Balancer,
+    };
+    let (mut foreign, mut ours) = (0, false);
+    let mut read = |family| {
+        let [saved, others] = tables.read_for([role, other], family)?;
+        // To one role the other's rules are strangers'.
+        foreign = foreign.max(saved.foreign_rules.saturating_sub(others.own_rules()));
+        ours |= !saved.chains.is_empty() || !others.chains.is_empty();
+        Ok(saved)
+    };
+    let saved = read(Family::V4).and_then(|v4| Ok([v4, read(Family::V6)?]));
+    Seen { tables, saved, foreign, ours }
 }

@@ -44,8 +44,9 @@ impl Iptables {
     /// # Errors
     /// [`Unusable`] says what is missing.
     pub fn open(options: &Options) -> Result<Self, Unusable> {
-        let found = detect::open(options)?;
-        Ok(Self { lane: Lane::new(Role::Balancer, found.tables), finding: found.finding, counted: Counted::default() })
+        let found = detect::open(Role::Balancer, options)?;
+        let lane = Lane::new(Role::Balancer, found.tables, found.saved);
+        Ok(Self { lane, finding: found.finding, counted: Counted::default() })
     }
 
     /// The back end that was found.

@@ -17,13 +17,16 @@ pub(crate) struct Lane {
     pub(crate) role: Role,
     pub(crate) tables: Tables,
     sides: [Side; 2],
+    /// What was read when the back end was chosen; for the first `observe`.
+    first: Option<[Saved; 2]>,
     /// Both were read once: what we then do not have, nobody else makes.
     read: bool,
 }
 
 impl Lane {
-    pub(crate) fn new(role: Role, tables: Tables) -> Self {
-        Self { role, tables, sides: Family::ALL.map(|family| Side::new(role, family)), read: false }
+    pub(crate) fn new(role: Role, tables: Tables, first: [Saved; 2]) -> Self {
+        let sides = Family::ALL.map(|family| Side::new(role, family));
+        Self { role, tables, sides, first: Some(first), read: false }
     }
 
     pub(crate) fn side(&self, family: Family) -> &Side {
@@ -32,10 +35,14 @@ impl Lane {
 
     pub(crate) fn observe(&mut self) -> Result<Observed<Key, Value>, EngineError> {
         let mut objects = Objects::new();
+        let mut first = self.first.take();
         for family in Family::ALL {
             let side = &mut self.sides[family as usize];
-            let saved =
-                if self.read && side.is_idle() { Ok(Saved::default()) } else { self.tables.read(self.role, family) };
+            let saved = match &mut first {
+                Some(saved) => Ok(std::mem::take(&mut saved[family as usize])),
+                None if self.read && side.is_idle() => Ok(Saved::default()),
+                None => self.tables.read(self.role, family),
+            };
             let saved = saved.map_err(|error| EngineError {
                 operation: "read iptables",
                 message: error.to_string(),
@@ -58,10 +65,12 @@ impl Lane {
             }
             let staged = side.stage(mine);
             if !staged.script.is_empty() {
-                self.tables.write(family, &staged.script).map_err(|error| failed(&error, written))?;
+                if let Err(error) = self.tables.write(family, staged.script) {
+                    side.revert(staged.before);
+                    return Err(failed(&error, written));
+                }
                 written = true;
             }
-            *side = staged.after;
         }
         Ok(())
     }

@@ -47,6 +47,11 @@ impl Saved {
         saved
     }
 
+    /// How many rules the role has, in its own chains and in others'.
+    pub(crate) fn own_rules(&self) -> usize {
+        self.chains.values().chain(self.jumps.values()).map(Vec::len).sum()
+    }
+
     /// Adds what was read of another table.
     pub(crate) fn merge(&mut self, other: Self) {
         self.chains.extend(other.chains);

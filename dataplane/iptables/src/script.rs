@@ -6,6 +6,9 @@ use std::sync::Arc;
 
 use crate::names::Table;
 
+/// Chains; see [`Script::is_big`]. Reading all costs seconds where there are ten thousand, so few are better looked up.
+const BIG: usize = 1500;
+
 /// Changes of one family.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Script {
@@ -41,14 +44,39 @@ impl Script {
         self.tables.is_empty()
     }
 
-    /// How many commits it takes.
-    pub(crate) fn commits(&self) -> usize {
-        self.tables.len()
+    /// Whether it takes several commits, so that it may fail with half of it done.
+    pub(crate) fn is_parted(&self) -> bool {
+        self.tables.len() > 1
+    }
+
+    /// Whether so many chains are written that `iptables-nft-restore` should read all chains first: otherwise it looks up
+    /// each rule's chain in a list of those that the script has named so far, one after the other.
+    pub(crate) fn is_big(&self) -> bool {
+        self.tables.values().map(|changes| changes.chains.len()).sum::<usize>() > BIG
+    }
+
+    /// Parts the jumps from a big script: what reads all chains first believes that the kernel's own are there, and makes
+    /// none. The jumps' own chains are made empty; the second part fills them.
+    pub(crate) fn part_jumps(&mut self) -> Self {
+        let mut first = Self::default();
+        for (table, changes) in &mut self.tables {
+            let inserted = std::mem::take(&mut changes.inserted);
+            if inserted.is_empty() {
+                continue;
+            }
+            let targets = inserted.iter().filter_map(|(_, rule)| rule.rsplit(' ').next());
+            let chains = targets.map(|chain| (chain.to_owned(), Some("".into()))).collect();
+            let deleted = std::mem::take(&mut changes.deleted);
+            first.tables.insert(*table, Changes { chains, deleted, inserted });
+        }
+        first
     }
 
     /// What refuses comes before what leads there, and goes after it: the filter table is written first, unless the
     /// jumps are taken back.
-    pub(crate) fn render(&self) -> String {
+    ///
+    /// With `read_first`, the restoring program reads all chains before it begins.
+    pub(crate) fn render(&self, read_first: bool) -> String {
         let takes_back = self.tables.values().any(|changes| !changes.deleted.is_empty() && changes.inserted.is_empty());
         let mut order = Table::ALL;
         if takes_back {
@@ -57,7 +85,7 @@ impl Script {
         let mut text = String::new();
         for table in order {
             if let Some(changes) = self.tables.get(&table) {
-                changes.render(table, &mut text);
+                changes.render(table, read_first, &mut text);
             }
         }
         text
@@ -65,9 +93,12 @@ impl Script {
 }
 
 impl Changes {
-    fn render(&self, table: Table, text: &mut String) {
+    fn render(&self, table: Table, read_first: bool, text: &mut String) {
         // Writing to a string does not fail.
         let _ = writeln!(text, "*{table}");
+        if read_first {
+            text.push_str("-S\n");
+        }
         for chain in self.chains.keys() {
             // Makes it, or empties it.
             let _ = writeln!(text, ":{chain} - [0:0]");

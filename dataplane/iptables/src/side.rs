@@ -35,10 +35,20 @@ pub(crate) struct Side {
     jumps: Jumps,
 }
 
-/// What to do, and what is there once it is done.
+/// What to do so that what [`Side`] now says is there.
 pub(crate) struct Staged {
     pub(crate) script: Script,
-    pub(crate) after: Side,
+    pub(crate) before: Before,
+}
+
+/// What was there, of what a script changes.
+pub(crate) struct Before {
+    entries: Vec<(Door, Option<Arc<Leaf>>)>,
+    trees: Vec<((Table, String), Option<Arc<str>>)>,
+    chains: Vec<(Arc<str>, Option<Arc<str>>)>,
+    node: BTreeMap<(Table, Arc<str>), Arc<str>>,
+    jumps: Jumps,
+    based: bool,
 }
 
 impl Side {
@@ -81,24 +91,61 @@ impl Side {
         self.entries.iter().filter(through).map(|(door, _)| door)
     }
 
-    /// What these operations are as a script.
-    pub(crate) fn stage<'a>(&self, operations: impl Iterator<Item = &'a Operation<Key, Value>>) -> Staged {
-        let mut staged = Staged { script: Script::default(), after: self.clone() };
+    /// What these operations are as a script. The side is then as it will be once that is written; if it is not,
+    /// [`Side::revert`].
+    pub(crate) fn stage<'a>(&mut self, operations: impl Iterator<Item = &'a Operation<Key, Value>>) -> Staged {
+        let before = Before {
+            entries: Vec::new(),
+            trees: Vec::new(),
+            chains: Vec::new(),
+            node: self.node.clone(),
+            jumps: self.jumps.clone(),
+            based: self.based,
+        };
+        let mut staging = Staging { side: self, staged: Staged { script: Script::default(), before } };
         let mut strays = BTreeSet::new();
         for operation in operations {
             match operation.key() {
-                Key::Node(_, table, chain) => staged.node(*table, chain, operation.after()),
-                Key::Base(_) => staged.base(operation.after().is_some()),
-                Key::Chain(_, chain) => staged.chain(chain, operation.after()),
-                Key::Entry(door) => staged.entry(door, operation.after()),
+                Key::Node(_, table, chain) => staging.node(*table, chain, operation.after()),
+                Key::Base(_) => staging.base(operation.after().is_some()),
+                Key::Chain(_, chain) => staging.chain(chain, operation.after()),
+                Key::Entry(door) => staging.entry(door, operation.after()),
                 Key::Stray(_, table, chain) => {
                     strays.insert((*table, chain.to_string()));
                 }
             }
         }
-        staged.trees(strays);
-        staged
+        staging.trees(strays);
+        staging.staged
     }
+
+    /// The script was not written.
+    pub(crate) fn revert(&mut self, before: Before) {
+        // The first value of what was changed twice is what was there.
+        restore(&mut self.entries, before.entries);
+        restore(&mut self.trees, before.trees);
+        restore(&mut self.chains, before.chains);
+        self.node = before.node;
+        self.jumps = before.jumps;
+        self.based = before.based;
+    }
+}
+
+fn restore<K: Ord, V>(map: &mut BTreeMap<K, V>, before: Vec<(K, Option<V>)>) {
+    for (key, value) in before.into_iter().rev() {
+        match value {
+            Some(value) => map.insert(key, value),
+            None => map.remove(&key),
+        };
+    }
+}
+
+fn set<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, before: &mut Vec<(K, Option<V>)>, key: K, value: Option<V>) {
+    let was = match value {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(&key),
+    };
+    before.push((key, was));
 }
 
 fn rules(value: Option<&Value>) -> Option<Arc<str>> {
@@ -108,86 +155,100 @@ fn rules(value: Option<&Value>) -> Option<Arc<str>> {
     }
 }
 
-impl Staged {
+/// A script under construction.
+struct Staging<'a> {
+    side: &'a mut Side,
+    staged: Staged,
+}
+
+impl Staging<'_> {
     fn write(&mut self, table: Table, chain: &str, rules: Option<Arc<str>>) {
-        self.script.chain(table, chain, rules);
+        self.staged.script.chain(table, chain, rules);
     }
 
     fn chain(&mut self, chain: &Arc<str>, after: Option<&Value>) {
         let after = rules(after);
-        match &after {
-            Some(rules) => self.after.chains.insert(Arc::clone(chain), Arc::clone(rules)),
-            None => self.after.chains.remove(chain),
-        };
+        set(&mut self.side.chains, &mut self.staged.before.chains, Arc::clone(chain), after.clone());
         self.write(Table::Nat, chain, after);
     }
 
     fn node(&mut self, table: Table, chain: &Arc<str>, after: Option<&Value>) {
         let after = rules(after);
         match &after {
-            Some(rules) => self.after.node.insert((table, Arc::clone(chain)), Arc::clone(rules)),
-            None => self.after.node.remove(&(table, Arc::clone(chain))),
+            Some(rules) => self.side.node.insert((table, Arc::clone(chain)), Arc::clone(rules)),
+            None => self.side.node.remove(&(table, Arc::clone(chain))),
         };
-        if self.after.based {
+        if self.side.based {
             self.write(table, chain, after);
         }
     }
 
     /// Chains that others lead to are made with the base, whatever order the operations came in: it is one commit.
     fn base(&mut self, wanted: bool) {
-        let (role, family) = (self.after.role, self.after.family);
+        let (role, family) = (self.side.role, self.side.family);
         for (table, chain, rules) in layout::constant(role, family) {
             self.write(table, &chain, wanted.then(|| tree::text(&rules)));
         }
-        for ((table, chain), rules) in self.after.node.clone() {
+        for ((table, chain), rules) in self.side.node.clone() {
             self.write(table, &chain, wanted.then_some(rules));
         }
-        let jumps = layout::jumps(role);
-        let mut before = std::mem::take(&mut self.after.jumps);
-        for Jump { table, chain, rule } in jumps.iter().rev().filter(|_| wanted) {
+        let mut found = std::mem::take(&mut self.side.jumps);
+        for Jump { table, chain, rule } in layout::jumps(role).iter().rev().filter(|_| wanted) {
             let (place, rule) = ((*table, (*chain).to_owned()), rule.to_string());
-            let found = before.entry(place.clone()).or_default();
+            let there = found.entry(place.clone()).or_default();
             // One of them, once, is as it should be.
-            match found.iter().filter(|there| **there == rule).count() {
-                1 => found.retain(|there| *there != rule),
-                _ => self.script.insert(*table, chain, rule.clone()),
+            match there.iter().filter(|there| **there == rule).count() {
+                1 => there.retain(|there| *there != rule),
+                _ => self.staged.script.insert(*table, chain, rule.clone()),
             }
-            self.after.jumps.entry(place).or_default().push(rule);
+            self.side.jumps.entry(place).or_default().push(rule);
         }
-        for ((table, chain), rules) in before {
+        for ((table, chain), rules) in found {
             for rule in rules {
-                self.script.delete(table, &chain, rule);
+                self.staged.script.delete(table, &chain, rule);
             }
         }
-        self.after.based = wanted;
+        self.side.based = wanted;
     }
 
     fn entry(&mut self, door: &Door, after: Option<&Value>) {
-        match after {
-            Some(Value::Leaf(leaf)) => self.after.entries.insert(*door, Arc::clone(leaf)),
-            _ => self.after.entries.remove(door),
+        let leaf = match after {
+            Some(Value::Leaf(leaf)) => Some(Arc::clone(leaf)),
+            _ => None,
         };
+        set(&mut self.side.entries, &mut self.staged.before.entries, *door, leaf);
     }
 
+    /// Composes the parts of the trees that changed entries are in; all of them where strays were found.
     fn trees(&mut self, strays: BTreeSet<(Table, String)>) {
-        let (role, family) = (self.after.role, self.after.family);
-        let mut wanted = tree::compose(role, family, &self.after.entries);
-        if self.after.based {
+        let (role, family) = (self.side.role, self.side.family);
+        let doors = self.staged.before.entries.iter().map(|(door, _)| *door);
+        let touched = strays.is_empty().then(|| doors.collect::<BTreeSet<Door>>());
+        if touched.as_ref().is_some_and(BTreeSet::is_empty) && self.side.based == self.staged.before.based {
+            return;
+        }
+        let mut changes = tree::compose(role, family, &self.side.entries, &self.side.trees, touched.as_ref());
+        if self.side.based {
             // What the jumps and the node's chains lead to.
             for tree in Tree::of(role) {
-                wanted.entry((tree.table(), role.chain(tree.root()))).or_default();
+                changes.made.entry((tree.table(), role.chain(tree.root()))).or_default();
             }
         }
-        for ((table, chain), rules) in &wanted {
-            if self.after.trees.get(&(*table, chain.clone())) != Some(rules) {
-                self.write(*table, chain, Some(Arc::clone(rules)));
+        for chain in strays {
+            if !changes.made.contains_key(&chain) {
+                changes.gone.insert(chain);
             }
         }
-        let have = std::mem::take(&mut self.after.trees);
-        let gone = have.into_keys().chain(strays).filter(|chain| !wanted.contains_key(chain));
-        for (table, chain) in gone {
+        changes.gone.retain(|chain| !changes.made.contains_key(chain));
+        for ((table, chain), rules) in changes.made {
+            if self.side.trees.get(&(table, chain.clone())) != Some(&rules) {
+                self.write(table, &chain, Some(Arc::clone(&rules)));
+                set(&mut self.side.trees, &mut self.staged.before.trees, (table, chain), Some(rules));
+            }
+        }
+        for (table, chain) in changes.gone {
             self.write(table, &chain, None);
+            set(&mut self.side.trees, &mut self.staged.before.trees, (table, chain), None);
         }
-        self.after.trees = wanted;
     }
 }

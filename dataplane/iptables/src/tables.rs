@@ -72,16 +72,28 @@ pub(crate) struct Tables {
 impl Tables {
     /// What one role has in one family.
     pub(crate) fn read(&self, role: Role, family: Family) -> Result<Saved, TablesError> {
-        let Some(program) = self.programs.save(family) else { return Ok(Saved::default()) };
+        let [saved] = self.read_for([role], family)?;
+        Ok(saved)
+    }
+
+    /// The same for several roles, at one reading.
+    pub(crate) fn read_for<const N: usize>(&self, roles: [Role; N], family: Family) -> Result<[Saved; N], TablesError> {
+        let Some(program) = self.programs.save(family) else { return Ok(roles.map(|_| Saved::default())) };
         if self.programs.backend == Backend::Legacy && legacy_tables(family).is_empty() {
             // Asking would make the tables.
-            return Ok(Saved::default());
+            return Ok(roles.map(|_| Saved::default()));
         }
         let said = child::run(program, &["-c"], String::new(), self.patience.program)?;
         if said.code == Some(0) {
-            return Ok(Saved::parse(role, &String::from_utf8_lossy(&said.output)));
+            let dump = String::from_utf8_lossy(&said.output);
+            return Ok(roles.map(|role| Saved::parse(role, &dump)));
         }
-        self.read_chain_by_chain(role, family)
+        let mut read = Vec::with_capacity(N);
+        for role in roles {
+            read.push(self.read_chain_by_chain(role, family)?);
+        }
+        let mut read = read.into_iter();
+        Ok(roles.map(|_| read.next().unwrap_or_default()))
     }
 
     /// Where somebody has put a rule beside ours that this version cannot print, it stops there. The names of chains come
@@ -123,13 +135,27 @@ impl Tables {
     }
 
     /// Writes a script: each table of it as a whole, or not at all.
-    pub(crate) fn write(&self, family: Family, script: &Script) -> Result<(), TablesError> {
+    pub(crate) fn write(&self, family: Family, mut script: Script) -> Result<(), TablesError> {
+        if self.programs.backend == Backend::Legacy || !script.is_big() {
+            return self.restore(family, &script.render(false), script.is_parted());
+        }
+        let jumps = script.part_jumps();
+        if !jumps.is_empty() {
+            self.restore(family, &jumps.render(false), jumps.is_parted())?;
+        }
+        let begun = !jumps.is_empty() || script.is_parted();
+        // It cannot read what others have put beside us: then it does without, and takes longer.
+        self.restore(family, &script.render(true), begun)
+            .or_else(|_| self.restore(family, &script.render(false), begun))
+    }
+
+    /// `begun`: a failure may leave something behind.
+    fn restore(&self, family: Family, text: &str, begun: bool) -> Result<(), TablesError> {
         let name = match family {
             Family::V4 => "iptables-restore",
             Family::V6 => "ip6tables-restore",
         };
         let program = self.programs.restore(family).ok_or(TablesError::NoProgram(name))?;
-        let text = script.render();
         let wait = self.lock_wait();
         let seconds = wait.as_secs().max(1).to_string();
         let mut arguments = vec!["--noflush"];
@@ -137,13 +163,13 @@ impl Tables {
             // nf_tables has no lock, and older versions no such option for it.
             arguments.extend(["-w", &seconds]);
         }
-        let said = child::run(program, &arguments, text.clone(), self.patience.program + wait)?;
+        let said = child::run(program, &arguments, text.to_owned(), self.patience.program + wait)?;
         match said.code {
             Some(0) => Ok(()),
             Some(RESOURCE_PROBLEM) if said.errors.contains("xtables lock") => {
                 Err(TablesError::Locked { holder: holder(), waited: wait.as_secs() })
             }
-            _ => Err(explained(name, &said, &text, script.commits() > 1)),
+            _ => Err(explained(name, &said, text, begun)),
         }
     }
 

@@ -102,6 +102,16 @@ impl Tree {
         })
     }
 
+    /// Whether an entry has a rule in it.
+    fn has(self, leaf: &Leaf) -> bool {
+        match self {
+            Self::Dispatch | Self::Invalid => true,
+            Self::Inside => leaf.inside.is_some(),
+            Self::Post => leaf.nat.is_some(),
+            Self::Proxy => false,
+        }
+    }
+
     /// The target of an entry's rule; absent: it has none in this tree.
     fn target(self, role: Role, leaf: &Leaf) -> Option<Target> {
         let goal = |goal: &Goal| match goal {
@@ -139,17 +149,54 @@ impl SourceNatClass {
 /// Chains by table and name, and what is in them.
 pub type Chains = BTreeMap<(Table, String), Arc<str>>;
 
-/// All chains of all trees of one family. Without entries there are none, not even roots.
+/// What is to be changed so that the trees lead to all entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Chains as they are to be, among them such as are so already.
+    pub made: Chains,
+    /// Chains that nothing leads to any more.
+    pub gone: BTreeSet<(Table, String)>,
+}
+
+/// Composes the trees of one family where they differ from what is there (`before`). `touched`: the entries that came,
+/// changed or went since; absent: all is composed. Without entries there are no trees, not even roots.
 #[must_use]
-pub fn compose(role: Role, family: Family, entries: &BTreeMap<Door, Arc<Leaf>>) -> Chains {
-    let mut chains = Chains::new();
-    if entries.is_empty() {
-        return chains;
+pub fn compose(
+    role: Role,
+    family: Family,
+    entries: &BTreeMap<Door, Arc<Leaf>>,
+    before: &Chains,
+    touched: Option<&BTreeSet<Door>>,
+) -> Changes {
+    let mut changes = Changes::default();
+    let mut kept = BTreeSet::new();
+    if !entries.is_empty() {
+        for &tree in Tree::of(role) {
+            Composer { role, family, tree, before, touched, made: &mut changes.made, kept: &mut kept }.compose(entries);
+        }
     }
-    for &tree in Tree::of(role) {
-        Composer { role, family, tree, chains: &mut chains }.compose(entries);
+    // What chains that are written anew led to, and all below it, unless it is led to from elsewhere now.
+    let mut left: Vec<(Table, String)> = match touched {
+        Some(_) if !entries.is_empty() => {
+            let written = changes.made.keys().filter_map(|chain| Some((chain.0, before.get(chain)?)));
+            written.flat_map(|(table, rules)| below(role, table, rules)).collect()
+        }
+        _ => before.keys().cloned().collect(),
+    };
+    while let Some(chain) = left.pop() {
+        if !changes.made.contains_key(&chain) && !kept.contains(&chain) {
+            left.extend(before.get(&chain).into_iter().flat_map(|rules| below(role, chain.0, rules)));
+            changes.gone.insert(chain);
+        }
     }
-    chains
+    changes
+}
+
+/// The chains of trees that these rules lead to.
+fn below(role: Role, table: Table, rules: &str) -> Vec<(Table, String)> {
+    let targets = rules.lines().map(|line| line.rsplit(' ').next().unwrap_or_default());
+    let of_trees = targets.filter(|chain| Tree::containing(role, chain).is_some());
+    of_trees.map(|chain| (table, chain.to_owned())).collect()
 }
 
 /// Composes one tree.
@@ -157,7 +204,11 @@ struct Composer<'a> {
     role: Role,
     family: Family,
     tree: Tree,
-    chains: &'a mut Chains,
+    before: &'a Chains,
+    touched: Option<&'a BTreeSet<Door>>,
+    made: &'a mut Chains,
+    /// Chains that are as they were, with all below them.
+    kept: &'a mut BTreeSet<(Table, String)>,
 }
 
 /// An entry's rule, and the ports that it is for.
@@ -168,31 +219,36 @@ struct Item {
     rule: Rule,
 }
 
+/// An entry.
+type Entry<'a> = (&'a Door, &'a Leaf);
+
 impl Composer<'_> {
     fn compose(&mut self, entries: &BTreeMap<Door, Arc<Leaf>>) {
         let mut root = Vec::new();
-        let (mut by_address, mut by_port) = (BTreeMap::<IpAddr, Vec<Item>>::new(), Vec::new());
+        let (mut by_address, mut by_port) = (Vec::new(), Vec::new());
+        if self.tree == Tree::Dispatch && entries.values().any(|leaf| leaf.inside.is_some()) {
+            root.push(Rule::always(Target::Jump(self.role.chain("CLASS"))));
+        }
         if self.tree == Tree::Proxy {
-            by_port = self.proxy_ports(entries);
-        } else {
-            // Doors of VIPs are sorted before those of the node's own addresses, and so are their rules.
-            for (door, leaf) in entries {
-                let Some(item) = self.item(door, leaf) else { continue };
-                match door.place.address() {
-                    Some(address) => by_address.entry(address).or_default().push(item),
-                    None => by_port.push(item),
-                }
-            }
-            if self.tree == Tree::Dispatch && entries.values().any(|leaf| leaf.inside.is_some()) {
-                root.push(Rule::always(Target::Jump(self.role.chain("CLASS"))));
+            let ports = self.proxy_ports(entries);
+            self.write_ports(ports, &mut root);
+            return self.write(self.role.chain(self.tree.root()), &root);
+        }
+        for (door, leaf) in entries.iter().filter(|(_, leaf)| self.tree.has(leaf)) {
+            match door.place.address() {
+                Some(address) => by_address.push((address, (door, leaf.as_ref()))),
+                None => by_port.push((door, leaf.as_ref())),
             }
         }
-        self.addresses(&by_address.into_iter().collect::<Vec<_>>(), &mut root);
+        // VIPs are sorted before the node's own addresses; where both have an address, VIPs stay first.
+        by_address.sort_by_key(|(address, _)| *address);
+        self.addresses(&by_address, &mut root);
         self.node_ports(&by_port, &mut root);
         self.write(self.role.chain(self.tree.root()), &root);
     }
 
-    fn item(&self, door: &Door, leaf: &Leaf) -> Option<Item> {
+    /// The rule of an entry, and the ports that it is for.
+    fn item(&self, (door, leaf): Entry<'_>) -> Option<Item> {
         let target = self.tree.target(self.role, leaf)?;
         let mut rule = self.at(door.place.address().map(Into::into), Some((door.protocol, door.ports)));
         let own = matches!(door.place, Place::Own(_));
@@ -230,7 +286,29 @@ impl Composer<'_> {
     }
 
     fn write(&mut self, chain: String, rules: &[Rule]) {
-        self.chains.insert((self.tree.table(), chain), text(rules));
+        self.made.insert((self.tree.table(), chain), text(rules));
+    }
+
+    /// Whether a chain can be left as it is; nothing in it is touched.
+    fn keep(&mut self, chain: &str) -> bool {
+        let chain = (self.tree.table(), chain.to_owned());
+        let there = self.before.contains_key(&chain);
+        if there {
+            self.kept.insert(chain);
+        }
+        there
+    }
+
+    /// Whether an entry at one of these addresses has changed; of none, whether one without an address has.
+    fn is_touched(&self, addresses: Option<(IpAddr, IpAddr)>) -> bool {
+        let Some(touched) = self.touched else { return true };
+        match addresses {
+            None => touched.iter().any(|door| door.place.address().is_none()),
+            Some((first, last)) => {
+                let within = |address| (first..=last).contains(&address);
+                touched.iter().filter_map(|door| door.place.address()).any(within)
+            }
+        }
     }
 }
 

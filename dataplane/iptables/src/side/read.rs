@@ -108,7 +108,7 @@ impl Side {
 
     /// Chains of the trees that are not as the entries found in them say.
     fn read_strays(&self, objects: &mut Objects<Key, Value>) {
-        let wanted = tree::compose(self.role, self.family, &self.entries);
+        let wanted = tree::compose(self.role, self.family, &self.entries, &self.trees, None).made;
         let stray = |table, chain: &str| Key::Stray(self.family, table, chain.into());
         for ((table, chain), rules) in &self.trees {
             let empty_root = rules.is_empty()

@@ -5,31 +5,35 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use vipd_model::{Family, PortRange, Protocol};
 
-use super::{Composer, Item, LEAVES, Tree};
+use super::{Composer, Entry, Item, LEAVES, Tree};
 use crate::names::{self, Role};
 use crate::rule::{Rule, Target};
 
 impl Composer<'_> {
     /// The root's rule for what is found by port alone.
-    pub(super) fn node_ports(&mut self, items: &[Item], root: &mut Vec<Rule>) {
-        if items.is_empty() {
+    pub(super) fn node_ports(&mut self, entries: &[Entry<'_>], root: &mut Vec<Rule>) {
+        if entries.is_empty() {
             return;
         }
-        if self.tree == Tree::Proxy {
-            // Local already, and there is nothing before it.
-            return self.ports(items, &self.role.chain(format_args!("{}N-", self.tree.letter())), root);
-        }
         let chain = self.role.chain(format_args!("{}N", self.tree.letter()));
-        let mut inner = Vec::new();
-        self.ports(items, &format!("{chain}-"), &mut inner);
-        self.write(chain.clone(), &inner);
-        let mut rule = Rule::always(Target::Jump(chain));
+        let mut rule = Rule::always(Target::Jump(chain.clone()));
         if self.tree != Tree::Post {
             rule.local_destination = true;
             // What is translated to another host cannot come from loopback, or go back to it.
             rule.destination = (self.role == Role::Balancer).then(|| (true, loopback(self.family)));
         }
         root.push(rule);
+        if self.is_touched(None) || !self.keep(&chain) {
+            let items: Vec<Item> = entries.iter().filter_map(|entry| self.item(*entry)).collect();
+            let mut inner = Vec::new();
+            self.ports(&items, &format!("{chain}-"), &mut inner);
+            self.write(chain, &inner);
+        }
+    }
+
+    /// The rules of a root that is asked for ports only.
+    pub(super) fn write_ports(&mut self, items: Vec<Item>, root: &mut Vec<Rule>) {
+        self.ports(&items, &self.role.chain(format_args!("{}N-", self.tree.letter())), root);
     }
 
     /// The rules of a chain for these entries; where they are many, of chains whose names start with `base`.
