@@ -3,10 +3,13 @@
 //! Elements are collected by set and written when something else must be: first all that go, then all that come, so that
 //! within a transaction an element may change its data and objects may change hands.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use vipd_engine::{Applied, ApplyError, Assignments, Operation};
-use vipd_model::ProblemCode;
+use vipd_model::{EndpointKey, ProblemCode};
 use vipd_netlink::{
     Error,
     nft::{Batch, Chain, Nft},
@@ -135,8 +138,10 @@ impl<'a> Writer<'a> {
             Some(difference) => {
                 difference.delete.into_iter().for_each(|(set, cell)| self.delete(set, cell));
                 difference.add.into_iter().for_each(|(set, cell)| self.add(set, cell));
-                if let Key::Pool(_) = key {
-                    self.nets(target.nets, before, after);
+                match key {
+                    Key::Pool(_) => self.nets(target.nets, before, after),
+                    Key::Ending { pool, endpoint } => self.grace(target.nft, *pool, endpoint, after)?,
+                    _ => {}
                 }
             }
             None => {
@@ -162,6 +167,28 @@ impl<'a> Writer<'a> {
         self.elements += 1;
         self.bytes += cell.size();
         self.pending.entry(set).or_default().add.push((cell, self.taken));
+    }
+
+    /// Until the end of its drain an endpoint's flows go on. The element goes by itself, so it may be gone already; one of
+    /// an earlier drain is replaced.
+    fn grace(&mut self, nft: &mut Nft, pool: u32, endpoint: &EndpointKey, after: Option<&Value>) -> Result<(), Error> {
+        /// What is about to expire is not deleted: it may be gone before the transaction comes.
+        const SOON: Duration = Duration::from_millis(500);
+        let Some(Value::Until(end)) = after else { return Ok(()) };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let left = Duration::from_millis(end.0).saturating_sub(now);
+        let (set, cell) = cell::grace(pool, endpoint, left);
+        let mut there = false;
+        nft.find(TABLE, &set.to_string(), [cell.key.as_slice()].into_iter(), |found| {
+            there = found.expires.is_some_and(|expires| expires > SOON);
+        })?;
+        if there {
+            self.delete(set, Cell::key(cell.key));
+        }
+        if !left.is_zero() {
+            self.add(set, cell);
+        }
+        Ok(())
     }
 
     /// Networks of endpoints that come and go.

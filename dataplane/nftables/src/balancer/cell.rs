@@ -3,10 +3,11 @@
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
+    time::Duration,
 };
 
 use ipnet::IpNet;
-use vipd_model::{EndpointKey, Family};
+use vipd_model::{EndpointKey, Family, Millis};
 use vipd_netlink::nft::{Item, Payload, Verdict};
 
 use super::{
@@ -86,6 +87,7 @@ pub(super) struct Cell {
     pub(super) data: Leads,
     pub(super) comment: Option<Arc<str>>,
     pub(super) limit: u32,
+    pub(super) timeout: Option<Duration>,
     pub(super) interval_end: bool,
 }
 
@@ -109,7 +111,7 @@ impl Cell {
                 Leads::Goto(verdict) => Payload::Verdict(verdict),
             },
             comment: self.comment.as_deref(),
-            timeout: None,
+            timeout: self.timeout,
             connections: (self.limit > 0).then_some(self.limit),
         }
     }
@@ -144,6 +146,22 @@ pub(super) fn kind(number: u32, kind: Kind) -> Cell {
 pub(super) fn net(net: &Net) -> (SetName, Cell) {
     let key = Bytes::default().address(net.address).port(net.port);
     (SetName::EndpointNets(Family::of(net.address)), Cell::key(key))
+}
+
+/// An endpoint under its pool.
+fn of_pool(pool: u32, endpoint: &EndpointKey) -> Cell {
+    Cell::key(Bytes::default().word(Word::new(pool, 0)).address(endpoint.address).port(endpoint.port))
+}
+
+/// An endpoint whose flows are to end; `nft` shows when.
+pub(super) fn ending(pool: u32, endpoint: &EndpointKey, end: Millis) -> (SetName, Cell) {
+    let comment = Some(end.0.to_string().into());
+    (SetName::Ending(endpoint.family()), Cell { comment, ..of_pool(pool, endpoint) })
+}
+
+/// One whose flows may go on for so long.
+pub(super) fn grace(pool: u32, endpoint: &EndpointKey, timeout: Duration) -> (SetName, Cell) {
+    (SetName::Grace(endpoint.family()), Cell { timeout: Some(timeout), ..of_pool(pool, endpoint) })
 }
 
 /// Numbers that are equal.
@@ -196,8 +214,7 @@ pub(super) fn pool(id: u32, pool: &Pool, see: &mut impl FnMut(SetName, Cell)) {
         see(slots, Cell::pair(Bytes::default().word(own).slot(*slot), data));
     }
     for endpoint in &pool.lingering {
-        let key = Bytes::default().word(own).address(endpoint.address).port(endpoint.port);
-        see(SetName::Lingering(endpoint.family()), Cell::key(key));
+        see(SetName::Lingering(endpoint.family()), of_pool(id, endpoint));
     }
 }
 

@@ -60,6 +60,7 @@ fn cells(key: &Key, value: &Value) -> Option<Vec<(SetName, Cell)>> {
         (Key::Allowed { pool, list }, Value::Sources(sources)) => {
             cells.extend(sources.iter().map(|source| cell::allowed(*pool, *list, source)));
         }
+        (Key::Ending { pool, endpoint }, Value::Until(end)) => cells.push(cell::ending(*pool, endpoint, *end)),
         (Key::NodeAddress(address), _) => {
             let set = SetName::Node(vipd_model::Family::of(*address));
             cells.push((set, Cell::key(cell::Bytes::default().address(*address))));

@@ -123,6 +123,10 @@ pub enum SetName {
     Lingering(Family),
     /// Networks and ports of endpoints.
     EndpointNets(Family),
+    /// Endpoints whose flows are to end, by pool.
+    Ending(Family),
+    /// Those of them whose flows may go on until the element goes by itself.
+    Grace(Family),
     /// The node's own addresses.
     Node(Family),
     /// Local sources.
@@ -163,7 +167,9 @@ impl SetName {
             let banks =
                 Content::ALL.into_iter().map(move |content| Self::Bank { content, family, bank: number.unwrap_or(0) });
             let length = number.and_then(|length| u8::try_from(length).ok()).unwrap_or(0);
-            [Self::Clients(family), Self::Allowed { family, length }].into_iter().chain(banks)
+            [Self::Clients(family), Self::Ending(family), Self::Grace(family), Self::Allowed { family, length }]
+                .into_iter()
+                .chain(banks)
         };
         Self::constant().chain(Family::ALL.into_iter().flat_map(of_family)).find(|set| set.to_string() == name)
     }
@@ -180,6 +186,8 @@ impl fmt::Display for SetName {
             Self::Outside => f.write_str("outside-pools"),
             Self::Lingering(family) => write!(f, "lingering{}", digit(*family)),
             Self::EndpointNets(family) => write!(f, "endpoint-nets{}", digit(*family)),
+            Self::Ending(family) => write!(f, "ending{}", digit(*family)),
+            Self::Grace(family) => write!(f, "grace{}", digit(*family)),
             Self::Node(family) => write!(f, "node{}", digit(*family)),
             Self::Inside(family) => write!(f, "inside{}", digit(*family)),
             Self::Allowed { family, length } => write!(f, "allowed{}-{length}", digit(*family)),
@@ -252,6 +260,16 @@ pub enum ChainName {
     },
     /// A kind of pick.
     Kind(Kind),
+    /// Ends a flow whose endpoint has left too long ago.
+    End,
+    /// Finds the frontend that a packet of an established flow came for.
+    Ending,
+    /// Hook: ends of drains, packets for others. Here only while some drain may end with a reset.
+    EndForward,
+    /// Hook: ends of drains, packets for this node.
+    EndIn,
+    /// Hook: ends of drains, the node's own packets.
+    EndOut,
     /// Hook: arriving packets.
     NatPre,
     /// Hook: the node's own packets.
@@ -291,10 +309,13 @@ impl ChainName {
         Self::RefuseOut,
     ];
 
+    /// The chains that end drains.
+    pub const OF_DRAIN: [Self; 5] = [Self::End, Self::Ending, Self::EndForward, Self::EndIn, Self::EndOut];
+
     /// The chain of that name, if it is one of ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        let constant = Self::CONSTANT.into_iter().find(|chain| chain.to_string() == name);
+        let constant = Self::CONSTANT.into_iter().chain(Self::OF_DRAIN).find(|chain| chain.to_string() == name);
         constant.or_else(|| Kind::parse(name).map(Self::Kind)).or_else(|| Self::parse_shared(name))
     }
 
@@ -333,6 +354,11 @@ impl fmt::Display for ChainName {
             Self::RefuseNodePorts => "refuse-node-port",
             Self::Refuse => "refuse",
             Self::Invalid => "invalid",
+            Self::End => "end-drained",
+            Self::Ending => "find-drained",
+            Self::EndForward => "end-forward",
+            Self::EndIn => "end-in",
+            Self::EndOut => "end-out",
             Self::NatPre => "nat-pre",
             Self::NatOut => "nat-out",
             Self::NatPost => "nat-post",
@@ -361,11 +387,16 @@ mod tests {
             ChainName::Remember { affinity, family, bank },
             ChainName::Keep { affinity, family, bank },
         ];
-        for chain in ChainName::CONSTANT.into_iter().chain(shared) {
+        for chain in ChainName::CONSTANT.into_iter().chain(ChainName::OF_DRAIN).chain(shared) {
             assert_eq!(ChainName::parse(&chain.to_string()), Some(chain));
         }
         let banks = Content::ALL.into_iter().map(|content| SetName::Bank { content, family, bank });
-        let others = [SetName::Clients(family), SetName::Allowed { family, length: 64 }];
+        let others = [
+            SetName::Clients(family),
+            SetName::Ending(family),
+            SetName::Grace(family),
+            SetName::Allowed { family, length: 64 },
+        ];
         for set in SetName::constant().chain(banks).chain(others) {
             assert_eq!(SetName::parse(&set.to_string()), Some(set));
         }

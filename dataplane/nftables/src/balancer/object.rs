@@ -3,7 +3,7 @@
 use std::{fmt, net::IpAddr, sync::Arc};
 
 use ipnet::IpNet;
-use vipd_model::Family;
+use vipd_model::{EndpointKey, Family, Millis};
 use vipd_netlink::nft::{Hook, TableFlags};
 
 use super::{
@@ -96,6 +96,13 @@ pub enum Key {
     StrayElement(SetName, Box<[u8]>),
     /// Endpoints.
     Pool(u32),
+    /// An endpoint whose flows are reset when its drain is over.
+    Ending {
+        /// Of flows to this pool.
+        pool: u32,
+        /// Which.
+        endpoint: EndpointKey,
+    },
     /// Sources that may come.
     Allowed {
         /// To frontends of this pool,
@@ -129,6 +136,10 @@ impl fmt::Display for Key {
             Self::Inside(family) => write!(f, "elements of inet {TABLE} {}", SetName::Inside(*family)),
             Self::StrayElement(set, key) => write!(f, "element inet {TABLE} {set} {{ {key:02x?} }}"),
             Self::Pool(pool) => write!(f, "element inet {TABLE} pools {{ {} }} and its endpoints", Word::new(*pool, 0)),
+            Self::Ending { pool, endpoint } => {
+                let set = SetName::Ending(endpoint.family());
+                write!(f, "element inet {TABLE} {set} {{ {} . {endpoint} }}", Word::new(*pool, 0))
+            }
             Self::Allowed { pool, list } => {
                 write!(f, "elements inet {TABLE} allowed {{ {} }}", Word::new(*pool, u32::from(*list)))
             }
@@ -160,6 +171,8 @@ pub enum Value {
     Sources(Arc<[IpNet]>),
     /// A frontend's pool and flags.
     Word(Word),
+    /// When flows end.
+    Until(Millis),
 }
 
 impl Value {
@@ -203,6 +216,7 @@ impl fmt::Display for Value {
                 write!(f, "{{ {} }}", sources.join(", "))
             }
             Self::Word(word) => write!(f, ": {word}"),
+            Self::Until(Millis(end)) => write!(f, "until {end} ms"),
         }
     }
 }

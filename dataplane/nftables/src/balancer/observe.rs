@@ -8,7 +8,7 @@ use std::{
 
 use ipnet::IpNet;
 use vipd_engine::{Assignments, Node, Objects};
-use vipd_model::{EndpointKey, Family};
+use vipd_model::{EndpointKey, Family, Millis};
 use vipd_netlink::{
     Error,
     nft::{Chain, Expr, Found, Nft, Rule as KernelRule, Set, Verdict},
@@ -101,7 +101,7 @@ impl Reader {
             return Ok(());
         }
         self.objects.insert(Key::Set(name), Value::AsNamed);
-        if let SetName::Clients(_) = name {
+        if let SetName::Clients(_) | SetName::Grace(_) = name {
             return Ok(());
         }
         if let SetName::Inside(family) = name {
@@ -177,6 +177,9 @@ impl Reader {
             Kept::Direct(id, slot, endpoint) => self.pools.entry(id).or_default().direct.push((slot, endpoint)),
             Kept::Slot(id, slot, index) => self.pools.entry(id).or_default().slots.push((slot, index)),
             Kept::Member(id, member) => self.pools.entry(id).or_default().members.push(member),
+            Kept::Ending(pool, endpoint, end) => {
+                self.objects.insert(Key::Ending { pool, endpoint }, Value::Until(end));
+            }
             Kept::Lingering(id, endpoint) => self.pools.entry(id).or_default().lingering.push(endpoint),
         }
         Ok(())
@@ -329,6 +332,7 @@ enum Kept {
     Slot(u32, u16, u16),
     Member(u32, Member),
     Lingering(u32, EndpointKey),
+    Ending(u32, EndpointKey, Millis),
 }
 
 impl Kept {
@@ -363,6 +367,11 @@ impl Kept {
             SetName::Allowed { family, length } => {
                 Self::Allowed(key.word()?, IpNet::new(key.address(family)?, length).ok()?)
             }
+            SetName::Ending(family) => {
+                let (pool, address, port) = (key.word()?.pool(), key.address(family)?, key.port()?);
+                let end = Millis(found.comment?.parse().ok()?);
+                Self::Ending(pool, EndpointKey { address, port }, end)
+            }
             SetName::Lingering(family) => {
                 let id = key.word()?.pool();
                 Self::Lingering(id, EndpointKey { address: key.address(family)?, port: key.port()? })
@@ -374,7 +383,7 @@ impl Kept {
                 }
                 Self::in_bank(content, family, word, key, data, found.connections.unwrap_or(0))?
             }
-            SetName::Clients(_) | SetName::Inside(_) => return None,
+            SetName::Clients(_) | SetName::Grace(_) | SetName::Inside(_) => return None,
         })
     }
 

@@ -8,8 +8,9 @@ use std::{
 use ipnet::IpNet;
 use vipd_engine::{Assignments, Node, Objects, RenderError};
 use vipd_model::{
-    Algorithm, At, Endpoint, EndpointKey, EndpointSet, EndpointState, Family, Frontend, Policy, Problem, ProblemCode,
-    Protocol, Scope, Selected, SourceNat, frontend::NodePort, select::policy_for, service::NoEndpoints,
+    Algorithm, At, Drain, Endpoint, EndpointKey, EndpointSet, EndpointState, Family, Frontend, OnExpiry, Policy,
+    Problem, ProblemCode, Protocol, Scope, Selected, SourceNat, frontend::NodePort, select::policy_for,
+    service::NoEndpoints,
 };
 use vipd_netlink::nft::TableFlags;
 
@@ -261,7 +262,31 @@ impl<'a> Rendering<'a> {
         };
         pool.word = Some(Word::new(id, kind));
         self.objects.insert(Key::Pool(id), Value::Pool(Arc::new(pool)));
+        self.ends(id, family, set);
         Ok(())
+    }
+
+    /// Endpoints whose flows are reset when their drain is over; none that takes new flows.
+    fn ends(&mut self, pool: u32, family: Family, set: &EndpointSet) {
+        let service = &self.selected.service;
+        let resets = |drain: Drain| drain.on_expiry == OnExpiry::Reset;
+        let outside = (0u32..).zip(service.endpoints.iter()).filter(|(n, _)| set.members.binary_search(n).is_err());
+        let leaving = outside
+            .filter(|(_, endpoint)| resets(service.drain_of(endpoint)))
+            .filter_map(|(_, endpoint)| Some((endpoint.key, service.drain_deadline(endpoint)?)));
+        let gone = service.leaving.iter().filter(|leaving| resets(leaving.drain));
+        let gone = gone.filter_map(|leaving| Some((leaving.key, leaving.drain.deadline(leaving.since)?)));
+        let ends: Vec<_> = leaving.chain(gone).filter(|(endpoint, _)| endpoint.family() == family).collect();
+        if ends.is_empty() || service.definition.protocol != Protocol::Tcp {
+            return;
+        }
+        for family in Family::ALL {
+            let sets = [SetName::Ending(family), SetName::Grace(family)];
+            self.objects.extend(sets.map(|set| (Key::Set(set), Value::AsNamed)));
+        }
+        self.objects.extend(ChainName::OF_DRAIN.map(|chain| (Key::Chain(chain), Value::AsNamed)));
+        self.objects
+            .extend(ends.into_iter().map(|(endpoint, end)| (Key::Ending { pool, endpoint }, Value::Until(end))));
     }
 
     /// Endpoints that take no new flows, or not here, and whose UDP flows stay.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use vipd_model::Family;
+use vipd_model::{Family, Protocol};
 use vipd_netlink::nft::{Cmp, CtKey, Direction, Expr, FIB_DADDR, Header, MetaKey, Numbers, Reg, SetChange, Verdict};
 
 use super::{
@@ -76,6 +76,21 @@ impl Rule {
         rule.with(&format!("meta priority set {} map @{set}", key.text), key.expressions)
             .lookup(set, Some(KEY))
             .set_word("")
+    }
+
+    /// The flow's endpoint is in a set, under the pool in the word.
+    pub(super) fn answered_by(self, set: SetName, family: Family) -> Self {
+        let (text, key, registers) = match family {
+            Family::V4 => ("ct reply ip saddr", CtKey::SourceIpv4, 1),
+            Family::V6 => ("ct reply ip6 saddr", CtKey::SourceIpv6, 4),
+        };
+        let direction = Some(Direction::Reply);
+        let fields = KeyFields::default().word(POOL);
+        let load = Expr::Ct { key, direction, to: Reg(fields.next()) };
+        let fields = fields.and(text, load, registers);
+        let load = Expr::Ct { key: CtKey::SourcePort, direction, to: Reg(fields.next()) };
+        let fields = fields.and("ct reply proto-src", load, 1);
+        self.family(family).with(&format!("{} @{set}", fields.text), fields.expressions).lookup(set, None)
     }
 
     fn not_to_loopback(self, family: Family) -> Self {
@@ -277,6 +292,16 @@ impl Rule {
             Expr::Bitwise { from: SCRATCH, to: SCRATCH, mask: STATUS_DNAT.to_ne_bytes().into(), xor: vec![0; 4] };
         let compare = Expr::Cmp { op: Cmp::Ne, from: SCRATCH, value: vec![0; 4] };
         self.with("ct status dnat", [load, mask, compare])
+    }
+
+    /// A TCP packet that ends nothing yet: the reset that we send passes here as well.
+    pub(super) fn no_reset(self) -> Self {
+        const FLAGS: u32 = 13;
+        const RST: u8 = 4;
+        let load = Expr::Payload { header: Header::Transport, offset: FLAGS, length: 1, to: KEY };
+        let mask = Expr::Bitwise { from: KEY, to: KEY, mask: vec![RST], xor: vec![0] };
+        let compare = Expr::Cmp { op: Cmp::Eq, from: KEY, value: vec![0] };
+        self.protocol(Protocol::Tcp).with("tcp flags ! rst", [load, mask, compare])
     }
 
     pub(super) fn done(self) -> Self {

@@ -4,6 +4,7 @@
 //! -101 nat-pre, nat-out       frontend → word → choose: source ranges, inside or outside, pool → kind → endpoint
 //!  -91 refuse-pre, refuse-out new, untranslated, to a frontend → refused: answer where nobody serves, else silence
 //!                             invalid → to a frontend or from an endpoint: drop
+//!   -1 end-forward, -in, -out only while a drain may end with a reset: established, endpoint's time is over → reset
 //!   99 nat-post               translated, came for a frontend → source-nat: hairpin, ALWAYS, NEVER, AUTO
 //! ```
 //! What a service is lives in elements of maps; rules do not know services. The word of [`super::word`] carries pool
@@ -26,6 +27,8 @@ use crate::rule::Rule;
 const NAT: i32 = -101;
 /// Right after NAT, just before the guard.
 const AFTER_NAT: i32 = -91;
+/// Just before `NF_IP_PRI_FILTER`.
+const END: i32 = -1;
 /// Just before `NF_IP_PRI_NAT_SRC`.
 const SOURCE_NAT: i32 = 99;
 
@@ -55,6 +58,9 @@ pub(super) fn hook(chain: ChainName) -> Option<Hook> {
         ChainName::NatPost => hook(ChainKind::Nat, HookPoint::Postrouting, SOURCE_NAT),
         ChainName::RefusePre => hook(ChainKind::Filter, HookPoint::Prerouting, AFTER_NAT),
         ChainName::RefuseOut => hook(ChainKind::Filter, HookPoint::Output, AFTER_NAT),
+        ChainName::EndForward => hook(ChainKind::Filter, HookPoint::Forward, END),
+        ChainName::EndIn => hook(ChainKind::Filter, HookPoint::Input, END),
+        ChainName::EndOut => hook(ChainKind::Filter, HookPoint::Output, END),
         _ => None,
     }
 }
@@ -119,6 +125,19 @@ pub(super) fn rules(chain: ChainName, node: &Node) -> Vec<Rule> {
             rule().forget(family, affinity),
         ],
         ChainName::Kind(kind) => pick(kind),
+        ChainName::EndForward | ChainName::EndIn | ChainName::EndOut => {
+            vec![rule().translated().no_reset().goto(ChainName::Ending)]
+        }
+        ChainName::Ending => {
+            everywhere().map(|(reach, family)| rule().find_original(reach, family).goto(ChainName::End)).collect()
+        }
+        ChainName::End => {
+            let mut rules: Vec<_> = Family::ALL.map(|f| rule().answered_by(SetName::Grace(f), f).done()).into();
+            let end = |family| rule().answered_by(SetName::Ending(family), family).goto(ChainName::Answer);
+            rules.extend(Family::ALL.map(end));
+            rules.push(rule().no_word());
+            rules
+        }
     }
 }
 
@@ -263,6 +282,10 @@ pub(super) fn set(name: SetName) -> Set {
         },
         SetName::Kinds => (vec![Field::Word], Some(Data::Verdict), plain),
         SetName::Pools | SetName::Outside => (vec![Field::Word], word(), plain),
+        SetName::Ending(family) => (vec![Field::Word, address(family), Field::Port], None, plain),
+        SetName::Grace(family) => {
+            (vec![Field::Word, address(family), Field::Port], None, Traits { timeout: true, ..plain })
+        }
         SetName::Lingering(family) => (vec![Field::Word, address(family), Field::Port], None, plain),
         SetName::EndpointNets(family) => (vec![address(family), Field::Port], None, plain),
         SetName::Equal => (vec![Field::Mark; 2], None, plain),

@@ -269,7 +269,8 @@ fn serve_tcp() {
                 let (own, peer) = (stream.local_addr()?.ip().to_canonical(), stream.peer_addr()?.ip().to_canonical());
                 let mut first = [0];
                 while stream.read(&mut first)? > 0 {
-                    write!(stream, "{own} {peer}")?;
+                    // In one piece, for who reads one.
+                    stream.write_all(format!("{own} {peer}").as_bytes())?;
                     if first[0] == b'\n' {
                         break;
                     }

@@ -1,7 +1,12 @@
 //! What the balancer does to real packets: from another host, from the node itself and from endpoints.
 
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
 use vipd_engine::Engine as _;
-use vipd_model::{Algorithm, Endpoint, Frontend, NoEndpoints, Policy, PortRange, Scope, SourceNat};
+use vipd_model::{
+    Algorithm, Drain, Endpoint, EndpointState, Frontend, Millis, NoEndpoints, OnExpiry, Policy, PortRange, Scope,
+    SourceNat,
+};
 use vipd_netlink::testing::in_namespace;
 use vipd_nftables::Nftables;
 
@@ -97,12 +102,12 @@ fn affinity_holds_as_long_as_its_endpoint_serves_and_its_time_has_not_passed() {
         assert_eq!(lab.client.spread("10.96.0.8", 80, 12), spread);
         // Refreshed by use, past its time; forgotten after it.
         for _ in 0..3 {
-            std::thread::sleep(std::time::Duration::from_millis(800));
+            std::thread::sleep(Duration::from_millis(800));
             assert_eq!(lab.client.connect("10.96.0.8", 80).endpoint(), spread[0].0);
         }
         let mut met = std::collections::BTreeSet::new();
         for _ in 0..6 {
-            std::thread::sleep(std::time::Duration::from_millis(1600));
+            std::thread::sleep(Duration::from_millis(1600));
             met.insert(lab.client.connect("10.96.0.8", 80).endpoint());
         }
         assert!(met.len() > 1, "{met:?}");
@@ -329,7 +334,7 @@ fn a_full_endpoint_hands_on_and_when_all_are_full_clients_wait() {
         assert!(held.iter().all(Option::is_some), "there is room for five");
         assert!(open(1)[0].is_none(), "and for no more");
         drop(held);
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(300));
         assert!(open(1)[0].is_some(), "room again");
         wanted_is_in_kernel(&mut runner);
     });
@@ -359,5 +364,68 @@ fn flows_are_counted_over_the_replacement_of_elements() {
         assert_eq!(of("10.2.1.1"), None);
         let all = runner.steps_mut().counters(&[]).unwrap();
         assert_eq!(all.iter().map(|c| c.total.connections.unwrap()).collect::<Vec<_>>(), [4, 33], "{all:?}");
+    });
+}
+
+#[test]
+fn when_a_drain_is_over_its_flows_are_reset_and_no_others() {
+    in_namespace(|| {
+        use std::io::{Read as _, Write as _};
+        let lab = Lab::new();
+        let mut runner = started(Nftables::open().unwrap(), Lab::node());
+        let two = |leaving: bool| {
+            let drain = Some(Drain { timeout: Some(Duration::from_millis(900)), on_expiry: OnExpiry::Reset });
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+            tcp("web").vip("10.96.0.1", 80).node_port(30080, &[]).to(&["10.2.1.2"]).endpoint("10.2.1.1", |endpoint| {
+                endpoint.state = if leaving { EndpointState::Draining } else { EndpointState::Ready };
+                (endpoint.drain, endpoint.left_at) = (drain, leaving.then_some(Millis(now)));
+            })
+        };
+        put(&mut runner, two(false));
+        put(&mut runner, tcp("other").vip("10.96.0.2", 80).to(&["10.2.1.1"]));
+        // Which of the flows is whose.
+        let open = |to: &str, port| {
+            let to = (ip(to), port).into();
+            lab.client.run(move || {
+                (0..12)
+                    .map(|_| {
+                        let mut flow = open(None, to).unwrap();
+                        let who = say(&mut flow);
+                        (flow, who.unwrap())
+                    })
+                    .collect::<Vec<_>>()
+            })
+        };
+        fn say(flow: &mut std::net::TcpStream) -> std::io::Result<String> {
+            flow.set_read_timeout(Some(SOON))?;
+            flow.write_all(b"x")?;
+            let mut answer = [0; 100];
+            let length = flow.read(&mut answer)?;
+            Ok(String::from_utf8_lossy(&answer[..length]).split(' ').next().unwrap().to_owned())
+        }
+        let mut flows = open("10.96.0.1", 80);
+        flows.extend(open(Lab::NODE, 30080));
+        let mut others = open("10.96.0.2", 80);
+        put(&mut runner, two(true));
+        wanted_is_in_kernel(&mut runner);
+        for (flow, who) in flows.iter_mut().chain(&mut others) {
+            assert_eq!(say(flow).unwrap(), *who, "before the end");
+        }
+        std::thread::sleep(Duration::from_millis(1100));
+        for (flow, who) in &mut flows {
+            match say(flow) {
+                Ok(now) => assert!(now == *who && who != "10.2.1.1", "{now}"),
+                Err(error) => {
+                    assert!(
+                        error.kind() == std::io::ErrorKind::ConnectionReset && who == "10.2.1.1",
+                        "{who} {flow:?}: {error}"
+                    )
+                }
+            }
+        }
+        assert!(others.iter_mut().all(|(flow, _)| say(flow).is_ok()), "another service's flows to the same endpoint");
+        put(&mut runner, two(false));
+        wanted_is_in_kernel(&mut runner);
+        assert_eq!(lab.client.spread("10.96.0.1", 80, 20).len(), 2, "it is back");
     });
 }
