@@ -21,6 +21,7 @@ use vipd::config::{Config, Sources};
 use vipd::reconcile::run::Clock;
 use vipd::reconcile::{Balancer, GuardLane, Lanes, Persist, Reconciler, Settings, Start, Worker};
 use vipd::store::Store;
+use vipd::store::totals::Kept;
 use vipd_engine::fake::{FakeEngine, FakeGuard, FakeKernel};
 use vipd_engine::{Engine as _, Runner};
 use vipd_model::{Desired, EngineKind, Engines, Limits, Millis, OwnerName};
@@ -79,6 +80,7 @@ async fn serve_until_told(directory: &Path, began: Instant) -> Result<(), Failur
         known: true,
         persist: Worker::thread("store", persist)?,
         store_problem: None,
+        counted: Kept { services: Vec::new(), since: Millis(0), whole: false },
         lanes: Lanes {
             carriers: Default::default(),
             balancers: BTreeMap::from([(EngineKind::Userspace, Worker::thread("engine", balancer)?)]),

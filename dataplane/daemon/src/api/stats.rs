@@ -87,7 +87,7 @@ fn service_stats(
 ) -> v1::get_stats_response::ServiceStats {
     let target = |key| service.endpoints.iter().find(|endpoint| endpoint.key == key).and_then(|e| e.target.as_deref());
     let endpoints = counted.filter(|_| per_endpoint).map(|counted| counted.endpoints.as_slice()).unwrap_or_default();
-    let since = api.control.read(|core| core.started);
+    let since = api.control.read(|core| core.counted_since);
     v1::get_stats_response::ServiceStats {
         owner: service.key.owner.to_string(),
         name: service.key.name.to_string(),

@@ -98,6 +98,7 @@ impl Node {
             kernel_objects,
             addresses: addresses::list()?,
             findings: found,
+            counted: store::totals::load(&config.state_dir, clock()),
             clock: Arc::clone(&clock),
             settings,
         });

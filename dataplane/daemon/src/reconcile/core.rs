@@ -104,6 +104,8 @@ pub struct Core {
     pub figures: Figures,
     /// What engines have counted for services that they gave up.
     pub totals: Totals,
+    /// Counters have not gone back since.
+    pub counted_since: Millis,
 }
 
 /// Everything about a service that was not declared.

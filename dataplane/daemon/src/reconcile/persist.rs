@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use vipd_model::Delta;
 
+use crate::store::totals::Kept;
+
 /// Why a change was not stored. Nothing of it was, and nothing was acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -21,6 +23,11 @@ pub trait Persist: Send {
     /// # Errors
     /// If they are not stored.
     fn commit(&mut self, deltas: &[Arc<Delta>]) -> Result<(), PersistError>;
+
+    /// Keeps what was counted, as well as it goes.
+    fn keep(&mut self, kept: Kept) {
+        let _ = kept;
+    }
 
     /// What is wrong though commits succeed: they cannot be taken to the disk, and a power cut would lose them.
     fn trouble(&self) -> Option<String> {

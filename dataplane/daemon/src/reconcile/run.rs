@@ -26,9 +26,11 @@ use super::persist::{Persist, PersistError};
 use super::program::{Item, Programmed};
 use super::totals::Totals;
 use super::track::{NodeTrack, Tracks};
+use super::upkeep::KEEP_EVERY;
 use super::waiters::Waiters;
 use super::worker::{Gone, Worker};
 use crate::health::HealthPorts;
+use crate::store::totals::Kept;
 
 /// Knobs, with the defaults of the configuration.
 #[derive(Clone, Debug)]
@@ -95,6 +97,8 @@ pub struct Start {
     pub addresses: Vec<std::net::IpAddr>,
     /// Of the host and of the store.
     pub findings: Vec<Problem>,
+    /// What was counted before this start.
+    pub counted: Kept,
     /// Tells the time.
     pub clock: Clock,
     /// Knobs.
@@ -170,6 +174,8 @@ pub struct Reconciler {
     pub(super) last_health_retry: Instant,
     /// When the store is asked again how it fares.
     pub(super) store_look_due: Instant,
+    /// When what was counted is kept again.
+    pub(super) keep_due: Instant,
     /// When a change was accepted, for the latency histogram; only of services that are pending.
     pub(super) accepted_at: BTreeMap<ServiceKey, Instant>,
     stopping: Option<oneshot::Sender<()>>,
@@ -188,6 +194,7 @@ impl Reconciler {
         let newest_session = start.desired.owners().map(|record| record.session).max().unwrap_or(0);
         let holds = holds::at_start(&start);
         let keys: BTreeSet<ServiceKey> = start.desired.services().map(|service| service.key.clone()).collect();
+        let known = keys.clone();
         let revision = start.desired.revision();
         let mut tracks = Tracks::default();
         for service in start.desired.services() {
@@ -217,7 +224,8 @@ impl Reconciler {
             findings: start.findings,
             ready: false,
             figures: Figures::default(),
-            totals: Totals::default(),
+            counted_since: start.counted.since,
+            totals: Totals::restored(start.counted.services, |key| known.contains(key)),
         };
         let core = Arc::new(RwLock::new(core));
         let (asks_in, asks) = mpsc::channel(QUEUE);
@@ -257,6 +265,7 @@ impl Reconciler {
             health_ports: HealthPorts::new(health_core),
             last_health_retry: at,
             store_look_due: at,
+            keep_due: at + KEEP_EVERY,
             accepted_at: BTreeMap::new(),
             stopping: None,
         };
@@ -276,6 +285,7 @@ impl Reconciler {
             if self.committing.is_none()
                 && let Some(stopped) = self.stopping.take()
             {
+                self.keep_totals(true).await;
                 self.persist.call(|persist| persist.end()).await?;
                 let _ = stopped.send(());
                 return Ok(());

@@ -17,6 +17,14 @@ struct Past {
 }
 
 impl Totals {
+    /// What was counted before this start, of services that are still known.
+    #[must_use]
+    pub fn restored(kept: Vec<ServiceCounters>, known: impl Fn(&ServiceKey) -> bool) -> Self {
+        let mut totals = Self::default();
+        totals.keep(kept.into_iter().filter(|one| known(&one.key)).collect());
+        totals
+    }
+
     /// Adds what an engine counted until it gave the services up.
     pub fn keep(&mut self, counted: Vec<ServiceCounters>) {
         for one in counted {
@@ -30,6 +38,24 @@ impl Totals {
                 *of_endpoint = of_endpoint.plus(&counters.ended());
             }
         }
+    }
+
+    /// What is to be kept over a restart: this, and what engines count that forget it with the process.
+    #[must_use]
+    pub fn with(&self, now: Vec<ServiceCounters>) -> Vec<ServiceCounters> {
+        let mut all = Self(HashMap::new());
+        let past = self.0.iter().map(|(key, past)| ServiceCounters {
+            key: key.clone(),
+            total: past.total,
+            endpoints: past.endpoints.iter().map(|(key, counters)| (*key, *counters)).collect(),
+        });
+        all.keep(past.chain(now).collect());
+        let kept = all.0.into_iter().map(|(key, past)| ServiceCounters {
+            key,
+            total: past.total,
+            endpoints: past.endpoints.into_iter().collect(),
+        });
+        kept.collect()
     }
 
     /// The service is gone.

@@ -9,6 +9,12 @@ use vipd_model::{LeaseExpiry, Millis, OwnerName, Problem, ProblemCode, ServiceKe
 use super::core::Core;
 use super::journal::EventKind;
 use super::run::{Done, Reconciler, UnderWay};
+use crate::store::totals::Kept;
+
+/// From one keeping of what was counted to the next: what a kill may cost.
+pub(super) const KEEP_EVERY: Duration = Duration::from_secs(30);
+/// An engine that does not answer so long is left out.
+const KEEP_PATIENCE: Duration = Duration::from_secs(2);
 
 /// From one look at the store to the next.
 const STORE_LOOK: Duration = Duration::from_secs(2);
@@ -21,6 +27,10 @@ impl Reconciler {
         self.leases();
         self.stall();
         self.look_at_store(Instant::now());
+        if self.keep_due <= Instant::now() {
+            self.keep_due = Instant::now() + KEEP_EVERY;
+            tokio::spawn(self.keep_totals(false));
+        }
         self.waiters.forget_gone();
         let waiting = self.waiters.len() as u64;
         if self.read().figures.waiting != waiting {
@@ -67,6 +77,26 @@ impl Reconciler {
                 continue;
             };
             tracing::debug!(service = %key, problem = %problem.message, "health port");
+        }
+    }
+
+    /// Keeps what was counted and would be lost with this process. `whole`: nothing is counted after it.
+    pub(super) fn keep_totals(&self, whole: bool) -> impl Future<Output = ()> + Send + 'static {
+        let (lanes, persist, core) = (self.lanes.clone(), self.persist.clone(), Arc::clone(&self.core));
+        async move {
+            let mut now = Vec::new();
+            for engine in &lanes.carriers {
+                let Some(worker) = lanes.balancers.get(engine) else { continue };
+                let asked = tokio::time::timeout(KEEP_PATIENCE, worker.call(|balancer| balancer.counters(&[])));
+                if let Ok(Ok(Ok(counted))) = asked.await {
+                    now.extend(counted);
+                }
+            }
+            let kept = {
+                let core = core.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+                Kept { services: core.totals.with(now), since: core.counted_since, whole }
+            };
+            let _ = persist.call(move |persist| persist.keep(kept)).await;
         }
     }
 

@@ -105,6 +105,6 @@ impl Note {
 }
 
 /// Identity of this run of the machine; empty if the kernel does not say.
-fn boot_id() -> String {
+pub(super) fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").map(|id| id.trim().to_owned()).unwrap_or_default()
 }

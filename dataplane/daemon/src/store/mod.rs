@@ -16,6 +16,7 @@ mod read;
 pub mod record;
 mod salvage;
 mod sync;
+pub mod totals;
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -167,6 +168,17 @@ impl Store {
         match &self.access {
             Access::Writable { syncer, .. } => syncer.failure(),
             Access::ReadOnly { .. } => None,
+        }
+    }
+
+    /// Keeps counts beside the store. No declared state: nothing waits for the disk.
+    ///
+    /// # Errors
+    /// They could not be written; those of before stay.
+    pub fn keep(&self, kept: &totals::Kept) -> std::io::Result<()> {
+        match (&self.access, self.path.parent()) {
+            (Access::Writable { .. }, Some(directory)) => totals::save(directory, kept),
+            _ => Ok(()),
         }
     }
 

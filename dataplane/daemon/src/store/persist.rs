@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use vipd_model::Delta;
 
+use super::totals::Kept;
 use super::{Batch, Store, StoreError};
 use crate::reconcile::{Persist, PersistError};
 
@@ -18,6 +19,12 @@ impl Persist for Store {
             message: error.to_string(),
             read_only: matches!(error, StoreError::ReadOnly { .. }),
         })
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        if let Err(error) = Self::keep(self, &kept) {
+            tracing::warn!(%error, "what was counted could not be written; a restart counts on from older figures");
+        }
     }
 
     fn trouble(&self) -> Option<String> {

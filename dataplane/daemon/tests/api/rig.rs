@@ -8,6 +8,7 @@ use tonic::transport::Channel;
 use vipd::api::{Access, Api, Listeners, Room};
 use vipd::config::{Config, Sources};
 use vipd::reconcile::{Balancer, Control, Forgetful, GuardLane, Lanes, Persist, Reconciler, Settings, Start, Worker};
+use vipd::store::totals::Kept;
 use vipd_engine::fake::{FakeEngine, FakeGuard, FakeKernel};
 use vipd_engine::{Engine as _, Runner};
 use vipd_model::{Desired, EngineKind, Engines, Limits, Millis, OwnerName};
@@ -63,6 +64,7 @@ impl Rig {
             known: true,
             persist: Worker::thread("store", persist).unwrap(),
             store_problem: None,
+            counted: Kept { services: Vec::new(), since: Millis(0), whole: false },
             lanes,
             kernel_objects: 0,
             addresses: vec!["192.0.2.7".parse().unwrap()],

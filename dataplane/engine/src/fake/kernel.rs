@@ -132,9 +132,12 @@ impl FakeKernel {
         self.state().counts.values_mut().for_each(|count| count.active = 0);
     }
 
-    /// What it has counted.
-    pub(super) fn counted(&self, engine: EngineKind, service: &ServiceKey) -> Option<Count> {
-        self.state().counts.get(&(engine, service.clone())).copied()
+    /// What it has counted of these services, or of all if none is named.
+    pub(super) fn counted(&self, engine: EngineKind, services: &[ServiceKey]) -> Vec<(ServiceKey, Count)> {
+        let asked = |key: &ServiceKey| services.is_empty() || services.contains(key);
+        let state = self.state();
+        let counts = state.counts.iter().filter(|((counting, key), _)| *counting == engine && asked(key));
+        counts.map(|((_, key), count)| (key.clone(), *count)).collect()
     }
 
     /// With its last object an engine's count of a service is gone.

@@ -190,14 +190,10 @@ impl Engine for FakeEngine {
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {
-        let counted = services.iter().filter_map(|key| {
-            let Count { connections, active } = self.kernel.counted(self.kind, key)?;
-            let total = Counters {
-                connections: Some(connections),
-                active: self.carries.then_some(active),
-                ..Counters::default()
-            };
-            Some(ServiceCounters { key: key.clone(), total, endpoints: Vec::new() })
+        let counted = self.kernel.counted(self.kind, services).into_iter().map(|(key, count)| {
+            let active = self.carries.then_some(count.active);
+            let total = Counters { connections: Some(count.connections), active, ..Counters::default() };
+            ServiceCounters { key, total, endpoints: Vec::new() }
         });
         Ok(counted.collect())
     }

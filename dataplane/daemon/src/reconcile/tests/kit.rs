@@ -24,6 +24,8 @@ use crate::reconcile::{
     ServiceState, Settings, Start, Target, Watched, Worker,
 };
 
+use crate::store::totals::Kept;
+
 /// The instant at which every test begins.
 const BEGIN: Millis = Millis(1_000_000_000);
 
@@ -101,6 +103,7 @@ struct Stored {
     commits: u64,
     deltas: Vec<Arc<Delta>>,
     failing: Option<PersistError>,
+    kept: Option<Kept>,
 }
 
 impl TestStore {
@@ -110,6 +113,11 @@ impl TestStore {
 
     pub(super) fn deltas(&self) -> Vec<Arc<Delta>> {
         self.0.lock().unwrap().deltas.clone()
+    }
+
+    /// What was counted, as it was last kept.
+    pub(super) fn kept(&self) -> Option<Kept> {
+        self.0.lock().unwrap().kept.clone()
     }
 
     pub(super) fn fail(&self, failing: bool, read_only: bool) {
@@ -127,6 +135,10 @@ impl Persist for TestStore {
         stored.commits += 1;
         stored.deltas.extend(deltas.iter().cloned());
         Ok(())
+    }
+
+    fn keep(&mut self, kept: Kept) {
+        self.0.lock().unwrap().kept = Some(kept);
     }
 }
 
@@ -281,6 +293,7 @@ impl Node {
             known: setup.known,
             persist: Worker::task(store, pause(&Pace::default())),
             store_problem: setup.store_problem,
+            counted: setup.store.kept().unwrap_or(Kept { services: Vec::new(), since: BEGIN, whole: false }),
             lanes: lanes.clone(),
             kernel_objects: setup.kernel.objects().len() as u64,
             addresses: setup.addresses,

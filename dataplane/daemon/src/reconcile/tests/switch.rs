@@ -301,3 +301,33 @@ async fn node_ports_of_the_kernels_engines_are_served_on_loopback_by_the_proxy()
     node.one(upsert_as(key("web"), serving(&[1]))).await.unwrap();
     assert_eq!(of("userspace").len() + of("guard").len(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_was_counted_goes_on_over_switches_and_restarts() {
+    let node = three_engines().await;
+    let connections = async |node: &Node| {
+        let counted = node.control.counters(vec![key("web")]).await.unwrap();
+        counted.first().and_then(|one| one.total.connections)
+    };
+    node.kernel.count(EngineKind::Userspace, &key("web"), Count { connections: 9, active: 0 });
+    node.call(default_engine(Some(EngineKind::Nftables))).await.unwrap();
+    node.pass(5 * SECOND).await;
+    node.kernel.count(EngineKind::Nftables, &key("web"), Count { connections: 5, active: 0 });
+    assert_eq!(connections(&node).await, Some(14));
+    node.call(default_engine(None)).await.unwrap();
+    node.kernel.count(EngineKind::Userspace, &key("web"), Count { connections: 2, active: 0 });
+    assert_eq!(connections(&node).await, Some(16));
+    let desired = node.read(|core| core.desired.clone());
+    node.control.stop().await;
+    let kept = node.store.kept().unwrap();
+    assert!(kept.whole && kept.services.len() == 1);
+    // The proxy of the next process counts from 0, and what it counts comes on top.
+    let store = node.store.clone();
+    let setup = Setup { engines: ENGINES.to_vec(), carriers: vec![EngineKind::Userspace], ..Setup::default() };
+    let node = Node::start(Setup { desired: Some(desired), store, ..setup }).await;
+    node.kernel.count(EngineKind::Userspace, &key("web"), Count { connections: 1, active: 0 });
+    assert_eq!(connections(&node).await, Some(17));
+    node.one(delete("web")).await.unwrap();
+    node.pass(31 * SECOND).await;
+    assert_eq!(node.store.kept().unwrap().services, [], "with the service its counts go");
+}
