@@ -4,6 +4,7 @@
 
 mod kernel;
 mod lab;
+mod laws;
 mod load;
 mod service;
 mod traffic;

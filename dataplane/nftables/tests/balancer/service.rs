@@ -14,7 +14,7 @@ pub(crate) fn ip(text: &str) -> IpAddr {
 }
 
 /// A service under construction.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Made {
     name: String,
     algorithm: Algorithm,
@@ -65,6 +65,11 @@ impl Made {
         let mut endpoint = Endpoint::new(ip(address), 8080);
         change(&mut endpoint);
         self.endpoints.push(endpoint);
+        self
+    }
+
+    pub(crate) fn endpoints(mut self, endpoints: Vec<Endpoint>) -> Self {
+        self.endpoints = endpoints;
         self
     }
 
