@@ -1,17 +1,18 @@
 //! An engine that fails on purpose, wrapped around any other, or around a guard. Its failures cannot be taken for real
 //! ones: every message says "chaos".
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Place, Problem, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Place, Problem, Selected, ServiceKey};
 
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
 use crate::guard::GuardEntry;
 use crate::node::Node;
 use crate::plan::{Objects, Operation, Plan};
-use crate::steps::{ApplyError, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps, Sysctl};
+use crate::steps::{ApplyError, Engine, EngineError, Hashed, Observed, RenderError, ServiceCounters, Steps, Sysctl};
 
 /// How often each mischief happens, in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -225,6 +226,14 @@ impl<E: Engine> Engine for ChaosEngine<E> {
 
     fn carries_flows(&self) -> bool {
         self.engine.carries_flows()
+    }
+
+    fn remembered(&mut self, service: &Selected, client: IpAddr) -> Option<EndpointKey> {
+        self.engine.remembered(service, client)
+    }
+
+    fn hashed(&mut self, service: &Selected, flow: &Hashed) -> Option<EndpointKey> {
+        self.engine.hashed(service, flow)
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

@@ -27,5 +27,5 @@ pub use node::Node;
 pub use plan::{Objects, Operation, Plan};
 pub use runner::{Outcome, Runner};
 pub use steps::{
-    Applied, ApplyError, Counters, Engine, EngineError, Observed, RenderError, ServiceCounters, Steps, Sysctl,
+    Applied, ApplyError, Counters, Engine, EngineError, Hashed, Observed, RenderError, ServiceCounters, Steps, Sysctl,
 };

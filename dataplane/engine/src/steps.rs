@@ -1,9 +1,10 @@
 //! The traits: what the guard and every engine do, and what only engines do.
 
 use std::fmt::{Debug, Display};
+use std::net::IpAddr;
 
 use vipd_model::feature::Ability;
-use vipd_model::{EndpointKey, EngineKind, Place, Problem, ProblemCode, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Place, Problem, ProblemCode, Selected, Serve, ServiceKey};
 
 use crate::assignments::Assignments;
 use crate::flow::FlowFilter;
@@ -143,6 +144,20 @@ pub trait Engine: Steps<Input = Selected> {
         false
     }
 
+    /// The endpoint that affinity remembers for a client (see [`vipd_model::affinity_client`]), as far as it can be read.
+    /// For Explain.
+    fn remembered(&mut self, service: &Selected, client: IpAddr) -> Option<EndpointKey> {
+        let _ = (service, client);
+        None
+    }
+
+    /// The endpoint that this engine's own hash gives a flow, where the service is scheduled by one; absent: it has none, or
+    /// the flow does not say enough. For Explain.
+    fn hashed(&mut self, service: &Selected, flow: &Hashed) -> Option<EndpointKey> {
+        let _ = (service, flow);
+        None
+    }
+
     /// Counters of these services, or of all if none is named.
     ///
     /// # Errors
@@ -156,6 +171,21 @@ pub trait Engine: Steps<Input = Selected> {
     fn findings(&self) -> Vec<Problem> {
         Vec::new()
     }
+}
+
+/// A new flow, as hashes see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hashed {
+    /// Which of the service's sets of endpoints its source gets.
+    pub serve: Serve,
+    /// The client.
+    pub source: IpAddr,
+    /// Absent: any.
+    pub source_port: Option<u16>,
+    /// The frontend's address.
+    pub destination: IpAddr,
+    /// The frontend's port.
+    pub destination_port: u16,
 }
 
 /// What is in the kernel.

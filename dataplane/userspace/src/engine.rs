@@ -95,6 +95,11 @@ impl Engine for Userspace {
         }
     }
 
+    /// Its connections and sessions are sockets of this process.
+    fn carries_flows(&self) -> bool {
+        true
+    }
+
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {
         let counted = self.proxy.statistics(services).into_iter().map(|service| ServiceCounters {
             total: Counters { refused: Some(service.refused + service.full), ..counters(&service.traffic) },

@@ -5,16 +5,21 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use tonic::Status;
+use vipd_engine::Hashed;
 use vipd_engine::runner::Seen;
 use vipd_model::explain::{Explanation, Held, Packet, Verdict, View, explain};
 use vipd_model::source::Arrival;
-use vipd_model::{At, EndpointKey, EngineKind, Family, Network, Place, Protocol, Revision, ServiceKey, select};
+use vipd_model::{
+    Algorithm, At, EndpointKey, EngineKind, Family, Network, Place, Protocol, Revision, Selected, Serve, ServiceKey,
+    affinity_client, select,
+};
 use vipd_proto::v1;
 
 use super::call::{Api, Call};
 use super::convert::{endpoint, engine, scalar, service};
 use super::relay::Relay;
 use crate::reconcile::Core;
+use crate::reconcile::lanes::Pins;
 
 /// What is programmed, as Explain asks for it.
 struct Programmed<'a> {
@@ -22,6 +27,8 @@ struct Programmed<'a> {
     /// Whether there is a guard.
     guarded: bool,
     relay: Option<&'a dyn Relay>,
+    /// What the engine that serves said, once it is known which that is.
+    pins: Pins,
 }
 
 impl View for Programmed<'_> {
@@ -58,7 +65,11 @@ impl View for Programmed<'_> {
     }
 
     fn affinity(&self, service: &ServiceKey, client: IpAddr) -> Option<EndpointKey> {
-        self.relay?.remembered(service, client)
+        self.pins.remembered.or_else(|| self.relay?.remembered(service, client))
+    }
+
+    fn hashed(&self, _: &Selected, _: Serve) -> Option<EndpointKey> {
+        self.pins.hashed
     }
 
     fn has_guard(&self) -> bool {
@@ -124,10 +135,17 @@ pub(super) async fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -
     };
     let guarded = api.access.net_admin;
     let relay = api.relay.as_deref();
-    let (explanation, revision) = api.control.read(|core| {
-        let explanation = explain(&Programmed { core, guarded, relay }, &packet);
-        (explanation, core.programmed_revision())
-    });
+    let look = |pins| {
+        api.control.read(|core| {
+            let explanation = explain(&Programmed { core, guarded, relay, pins }, &packet);
+            (explanation, core.programmed_revision())
+        })
+    };
+    let (mut explanation, mut revision) = look(Pins::default());
+    let pins = pins(api, &explanation, &asked).await;
+    if pins != Pins::default() {
+        (explanation, revision) = look(pins);
+    }
     if let Some(held) = &explanation.held {
         let key = &held.selected.service.key;
         call.caller.may_read(&key.owner, "").map_err(|rejection| call.refused(Some(key.clone()), &rejection))?;
@@ -137,6 +155,29 @@ pub(super) async fn serve(api: &Api, call: &Call, message: v1::ExplainRequest) -
         answer.steps.extend(in_kernel(api, held, &asked).await);
     }
     Ok(answer)
+}
+
+/// Asks the engine of the kernel that serves the packet what it binds it to.
+async fn pins(api: &Api, explanation: &Explanation, asked: &Asked) -> Pins {
+    let (Some(held), Some(engine), Some(serve)) = (&explanation.held, explanation.engine, explanation.serve) else {
+        return Pins::default();
+    };
+    let selected = &held.selected;
+    let affinity = selected.service.definition.client_affinity.as_ref();
+    let hashes = matches!(selected.algorithm, Algorithm::Sh | Algorithm::Mh | Algorithm::Dh);
+    if engine == EngineKind::Userspace || (affinity.is_none() && !hashes) {
+        return Pins::default();
+    }
+    let client = affinity.map(|affinity| affinity_client(affinity, asked.source));
+    let flow = hashes.then_some(Hashed {
+        serve,
+        source: asked.source,
+        source_port: (asked.source_port != 0).then_some(asked.source_port),
+        destination: asked.destination,
+        destination_port: asked.destination_port,
+    });
+    // An engine that does not answer binds nothing that could be told.
+    api.control.pins(engine, Arc::clone(selected), client, flow).await.unwrap_or_default()
 }
 
 /// Objects shown of one lane; more are counted.

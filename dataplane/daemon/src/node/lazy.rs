@@ -2,14 +2,15 @@
 //! those who use it, and by nobody else.
 
 use std::cell::OnceCell;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use vipd_engine::{
-    ApplyError, Assignments, Engine, EngineError, FlowFilter, GuardEntry, Node, Objects, Observed, Operation, Plan,
-    RenderError, ServiceCounters, Steps, Sysctl,
+    ApplyError, Assignments, Engine, EngineError, FlowFilter, GuardEntry, Hashed, Node, Objects, Observed, Operation,
+    Plan, RenderError, ServiceCounters, Steps, Sysctl,
 };
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Place, Problem, ProblemCode, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Place, Problem, ProblemCode, Selected, ServiceKey};
 
 type Open<E> = Box<dyn Fn() -> Result<E, String> + Send>;
 
@@ -144,6 +145,14 @@ impl<E: Engine> Engine for Lazy<E> {
 
     fn carries_flows(&self) -> bool {
         self.engine.get().is_some_and(Engine::carries_flows)
+    }
+
+    fn remembered(&mut self, service: &Selected, client: IpAddr) -> Option<EndpointKey> {
+        self.engine.get_mut()?.remembered(service, client)
+    }
+
+    fn hashed(&mut self, service: &Selected, flow: &Hashed) -> Option<EndpointKey> {
+        self.engine.get_mut()?.hashed(service, flow)
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

@@ -1,16 +1,19 @@
 //! The handle to the reconciler: what the API does.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use vipd_engine::runner::{Drift, Seen};
-use vipd_engine::{ServiceCounters, Sysctl};
+use vipd_engine::{Hashed, ServiceCounters, Sysctl};
 use vipd_model::problem::{Refused, Rejection};
-use vipd_model::{Command, Delta, EngineKind, Operation, OwnerName, Place, Problem, Revision, ServiceKey, Wait};
+use vipd_model::{
+    Command, Delta, EngineKind, Operation, OwnerName, Place, Problem, Revision, Selected, ServiceKey, Wait,
+};
 
 use super::core::Core;
-use super::lanes::KernelChange;
+use super::lanes::{KernelChange, Pins};
 use super::persist::PersistError;
 use super::waiters::Target;
 
@@ -84,17 +87,56 @@ type Reply<T> = oneshot::Sender<Result<T, CallError>>;
 
 /// What the reconciler is asked.
 pub(super) enum Ask {
-    Submit { command: Box<Command>, wait: Wait, reply: Reply<Accepted> },
-    Plan { operations: Vec<Operation>, engine: Option<EngineKind>, reply: Reply<Planned> },
-    Verify { service: Option<ServiceKey>, reply: Reply<Verified> },
-    Counters { services: Vec<ServiceKey>, reply: Reply<Vec<ServiceCounters>> },
-    Findings { reply: Reply<Findings> },
-    FlowsLeft { reply: Reply<u64> },
-    View { service: ServiceKey, at: Option<(Place, u16)>, reply: Reply<Vec<(String, Vec<Seen>)>> },
-    ReleaseHold { actor: String, note: String, reply: Reply<u64> },
+    Submit {
+        command: Box<Command>,
+        wait: Wait,
+        reply: Reply<Accepted>,
+    },
+    Plan {
+        operations: Vec<Operation>,
+        engine: Option<EngineKind>,
+        reply: Reply<Planned>,
+    },
+    Verify {
+        service: Option<ServiceKey>,
+        reply: Reply<Verified>,
+    },
+    Counters {
+        services: Vec<ServiceKey>,
+        reply: Reply<Vec<ServiceCounters>>,
+    },
+    Findings {
+        reply: Reply<Findings>,
+    },
+    Pins {
+        engine: EngineKind,
+        service: Arc<Selected>,
+        client: Option<IpAddr>,
+        flow: Option<Hashed>,
+        reply: Reply<Pins>,
+    },
+    FlowsLeft {
+        reply: Reply<u64>,
+    },
+    View {
+        service: ServiceKey,
+        at: Option<(Place, u16)>,
+        reply: Reply<Vec<(String, Vec<Seen>)>>,
+    },
+    ReleaseHold {
+        actor: String,
+        note: String,
+        reply: Reply<u64>,
+    },
     Addresses(Vec<std::net::IpAddr>),
-    Refused { actor: String, service: Option<ServiceKey>, text: String },
-    Stop { reply: oneshot::Sender<()> },
+    Refused {
+        actor: String,
+        service: Option<ServiceKey>,
+        text: String,
+    },
+    Stop {
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// Asks the reconciler. Clones ask the same one.
@@ -185,6 +227,20 @@ impl Control {
         at: Option<(Place, u16)>,
     ) -> Result<Vec<(String, Vec<Seen>)>, CallError> {
         self.ask(|reply| Ask::View { service, at, reply }).await
+    }
+
+    /// What an engine binds a flow to: by affinity of a client, by its hash.
+    ///
+    /// # Errors
+    /// See [`CallError`]: the engine does not answer soon.
+    pub async fn pins(
+        &self,
+        engine: EngineKind,
+        service: Arc<Selected>,
+        client: Option<IpAddr>,
+        flow: Option<Hashed>,
+    ) -> Result<Pins, CallError> {
+        self.ask(|reply| Ask::Pins { engine, service, client, flow, reply }).await
     }
 
     /// What is declared now is complete. Returns how many objects of ours were removed from the kernel.

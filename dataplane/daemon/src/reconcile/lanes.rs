@@ -2,15 +2,16 @@
 //! outcomes and text.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use vipd_engine::runner::{Change, Drift, Made, Outcome, Seen};
 use vipd_engine::{
-    Engine, EngineError, FlowFilter, GuardEntry, GuardInput, Node, Operation, Plan, Runner, ServiceCounters, Steps,
-    Sysctl,
+    Engine, EngineError, FlowFilter, GuardEntry, GuardInput, Hashed, Node, Operation, Plan, Runner, ServiceCounters,
+    Steps, Sysctl,
 };
 use vipd_model::feature::Ability;
-use vipd_model::{EngineKind, Place, Problem, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Place, Problem, Selected, ServiceKey};
 
 use super::clean::Cleaner;
 use super::worker::{Gone, Worker};
@@ -24,6 +25,15 @@ pub struct Balanced {
     pub guard: Vec<GuardInput>,
     /// To be forgotten when all is in force.
     pub stale: Vec<FlowFilter>,
+}
+
+/// The endpoints that an engine binds a flow to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pins {
+    /// By affinity.
+    pub remembered: Option<EndpointKey>,
+    /// By its hash.
+    pub hashed: Option<EndpointKey>,
 }
 
 /// How a kernel change is printed.
@@ -106,6 +116,8 @@ pub trait Balancer: Lane {
     fn dry_run(&self, batch: Vec<Change<Selected>>) -> (Vec<KernelChange>, Vec<Outcome>);
     /// What the guard would be told.
     fn guard(&self, services: &[Selected]) -> Vec<GuardInput>;
+    /// See [`Engine::remembered`] and [`Engine::hashed`].
+    fn pins(&mut self, service: &Selected, client: Option<IpAddr>, flow: Option<&Hashed>) -> Pins;
     /// See [`Engine::counters`].
     ///
     /// # Errors
@@ -266,6 +278,14 @@ impl<E: Engine> Balancer for Runner<E> {
 
     fn guard(&self, services: &[Selected]) -> Vec<GuardInput> {
         services.iter().map(|selected| self.guard_input(selected)).collect()
+    }
+
+    fn pins(&mut self, service: &Selected, client: Option<IpAddr>, flow: Option<&Hashed>) -> Pins {
+        let engine = self.steps_mut();
+        Pins {
+            remembered: client.and_then(|client| engine.remembered(service, client)),
+            hashed: flow.and_then(|flow| engine.hashed(service, flow)),
+        }
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

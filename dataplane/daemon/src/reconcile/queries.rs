@@ -1,11 +1,12 @@
 //! Questions that need an engine: plan, verify, counters.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use tokio::sync::oneshot;
 use vipd_engine::runner::Seen;
-use vipd_engine::{GuardEntry, GuardInput, ServiceCounters};
+use vipd_engine::{GuardEntry, GuardInput, Hashed, ServiceCounters};
 use vipd_model::{
     Actor, Command, Delta, EngineKind, Mode, Operation, Place, Problem, ProblemCode, Refused, Request, Selected,
     Service, ServiceKey,
@@ -14,7 +15,7 @@ use vipd_model::{
 use super::beside::{beside, is_on_loopback};
 use super::control::{CallError, Findings, Planned, Verified};
 use super::core::Core;
-use super::lanes::{Lane, Lanes};
+use super::lanes::{Lane, Lanes, Pins};
 use super::run::{Done, Reconciler};
 use super::track::Track;
 use super::worker::Gone;
@@ -117,6 +118,30 @@ impl Reconciler {
             all.sysctls.dedup();
             let _ = reply.send(Ok(all));
             Done::Query(None)
+        });
+    }
+
+    pub(super) fn pins(
+        &self,
+        engine: EngineKind,
+        service: Arc<Selected>,
+        client: Option<IpAddr>,
+        flow: Option<Hashed>,
+        reply: Reply<Pins>,
+    ) {
+        let Some(worker) = self.lanes.balancers.get(&engine).cloned() else {
+            let _ = reply.send(Ok(Pins::default()));
+            return;
+        };
+        self.spawn(async move {
+            let ask = worker.call(move |balancer| balancer.pins(&service, client, flow.as_ref()));
+            let (answer, gone) = match tokio::time::timeout(AT_ONCE, ask).await {
+                Ok(Ok(pins)) => (Ok(pins), None),
+                Ok(Err(gone)) => (Err(CallError::Stopping), Some(gone)),
+                Err(_) => (Err(CallError::Engine(format!("engine {engine} is busy"))), None),
+            };
+            let _ = reply.send(answer);
+            Done::Query(gone)
         });
     }
 

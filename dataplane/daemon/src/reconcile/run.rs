@@ -329,6 +329,7 @@ impl Reconciler {
                 Ask::Verify { service, reply } => self.verify(service, reply),
                 Ask::Counters { services, reply } => self.counters(services, reply),
                 Ask::Findings { reply } => self.findings(reply),
+                Ask::Pins { engine, service, client, flow, reply } => self.pins(engine, service, client, flow, reply),
                 Ask::FlowsLeft { reply } => self.flows_left(reply),
                 Ask::View { service, at, reply } => self.view(service, at, reply),
                 Ask::ReleaseHold { actor, note, reply } => self.release_hold(&actor, &note, reply),

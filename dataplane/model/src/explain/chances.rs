@@ -88,11 +88,18 @@ fn by_scheduler<V: View + ?Sized>(
     told: &mut Explanation,
 ) -> Decision {
     let selected = &held.selected;
-    let name = format!("{:?}", selected.algorithm).to_uppercase();
+    let name = selected.algorithm.to_string();
     // Only an engine that relays hashes as the model does; the kernel has its own hash functions.
     let is_ours = told.engine.is_some_and(|engine| view.relays(engine));
     let picker = Picker::of(selected, set);
-    let pinned = picker.pinned(packet.source, packet.source_port, packet.destination).filter(|_| is_ours);
+    let pinned = if is_ours {
+        picker.pinned(packet.source, packet.source_port, packet.destination)
+    } else {
+        let hashed = told.serve.and_then(|serve| view.hashed(selected, serve));
+        let is_it =
+            |key| move |&index: &u32| selected.service.endpoints.get(index as usize).is_some_and(|e| e.key == key);
+        hashed.and_then(|key| set.members.iter().position(is_it(key)))
+    };
     if let Some(member) = pinned {
         told.say(Stage::Scheduler, format!("{name}: the hash decides"));
         return Decision::Pinned(member, format!("{name}: the hash gives this flow to another"));

@@ -20,7 +20,7 @@ use crate::feature::EngineKind;
 use crate::frontend::Place;
 use crate::name::ServiceKey;
 use crate::owner::Network;
-use crate::select::Selected;
+use crate::select::{Selected, Serve};
 use crate::service::Protocol;
 use crate::source::{Arrival, NatReason};
 
@@ -51,6 +51,12 @@ pub trait View {
     /// The endpoint that affinity remembers for a client (see [`crate::affinity_client`]), if there is a record and the
     /// engine can be asked for it.
     fn affinity(&self, service: &ServiceKey, client: IpAddr) -> Option<EndpointKey>;
+    /// The endpoint that the hash of an engine of the kernel gives the packet, of the set that `serve` names, if the engine
+    /// can be asked.
+    fn hashed(&self, selected: &Selected, serve: Serve) -> Option<EndpointKey> {
+        let _ = (selected, serve);
+        None
+    }
     /// Whether an engine relays: it picks by the model's pickers and connects to the endpoint from this node's address.
     fn relays(&self, engine: EngineKind) -> bool {
         engine == EngineKind::Userspace
@@ -165,4 +171,6 @@ pub struct Explanation {
     pub source_nat: Option<NatReason>,
     /// What carries it.
     pub engine: Option<EngineKind>,
+    /// Which of the service's sets of endpoints it gets; absent if it did not get so far.
+    pub serve: Option<Serve>,
 }

@@ -125,6 +125,7 @@ fn choose_set<V: View + ?Sized>(
     let family = Family::of(packet.destination);
     let Some(selection) = selected.frontend(held.frontend, family) else { return };
     let serve = selection.serve(class);
+    told.serve = Some(serve);
     let policy = policy_for(frontend, class.is_inside());
     let rule = Rule::of(&selected.service, family, policy);
     told.candidates = chances::candidates(&selected.service, &rule, packet);
