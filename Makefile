@@ -15,7 +15,7 @@ FUZZ_SECONDS ?= 60
 help:
 	@echo 'make demo          build, then show virtual IPs being served on this machine; no root needed (< 6 min)'
 	@echo 'make test          every ring of tests, one line each; VIPD_TESTS_REQUIRE=all allows no skipping'
-	@echo 'make vm            what needs IPVS, in a virtual machine: User-Mode Linux (a minute)'
+	@echo 'make vm            what needs IPVS, in virtual machines: User-Mode Linux, QEMU (minutes)'
 	@echo 'make lint          rustfmt, clippy, cargo-deny (licences, bans, sources)'
 	@echo 'make advisories    known vulnerabilities of dependencies; needs the network'
 	@echo 'make conformance   the table of cases for one engine or all: ENGINE=$(ENGINE)'

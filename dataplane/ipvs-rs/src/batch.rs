@@ -14,8 +14,8 @@ use crate::message::{self, flags};
 use crate::request::{Request, VERSION, command, kind};
 use crate::service::{Service, ServiceKey};
 
-/// Requests of one send. The kernel queues a refusal for each that it refuses, and 277 of them fill a socket's receive
-/// buffer of the default size.
+/// Requests of one send. The kernel queues a refusal for each that it refuses: 221 of them fill a socket's receive buffer of
+/// the default size on Linux 6.12, 277 on 6.1, and [`Ipvs`](crate::Ipvs) takes a larger one.
 pub const REQUESTS_A_SEND: usize = 256;
 /// Bytes of one send, well under the default send buffer (212,992).
 const BYTES_A_SEND: usize = 128 << 10;

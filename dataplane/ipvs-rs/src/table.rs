@@ -52,7 +52,8 @@ impl Ipvs {
     }
 
     /// Reads the table until two readings in a row have the same configuration. A kernel's dump loses entries without a
-    /// word when another writer deletes meanwhile; before anything is repaired by what was read, read it so.
+    /// word when another writer deletes meanwhile, in whatever network namespace; before anything is repaired by what was
+    /// read, read it so.
     ///
     /// # Errors
     /// [`Error::Unsettled`] if it was different each of `attempts` times; else as [`Ipvs::services`].

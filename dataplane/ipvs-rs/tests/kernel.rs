@@ -18,7 +18,7 @@ use ipvs_rs::{
     Daemon, DaemonRole, Destination, Error, Family, Forwarding, Ipvs, Netmask, PersistenceEngine, Reason, Refusal,
     Scheduler, Service, ServiceFlags, ServiceKey, Timeouts, Tunnel, TunnelFlags, TunnelKind, Version, Width,
 };
-use support::{alone_with_ipvs, run, with_ipvs};
+use support::{run, with_ipvs};
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -354,9 +354,9 @@ fn the_quick_view_says_what_netlink_says() {
 
 #[test]
 fn a_module_that_was_unloaded_is_noticed_and_found_again() {
-    alone_with_ipvs(|mut ipvs| {
+    with_ipvs(|mut ipvs| {
         assert_eq!(ipvs.services().unwrap(), []);
-        // Namespaces of other tests may still be on their way out, and hold it.
+        // The namespace of the last test may still be on its way out, and hold it.
         let unload = || Command::new("modprobe").args(["-r", "ip_vs"]).output().is_ok_and(|o| o.status.success());
         run("sh", &["-c", "for m in $(awk '/^ip_vs_/ {print $1}' /proc/modules); do modprobe -r $m; done"]);
         let unloaded = (0..50).any(|_| {

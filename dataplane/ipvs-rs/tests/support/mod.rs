@@ -2,28 +2,19 @@
 #![allow(clippy::panic, reason = "helpers of tests, outside of a #[test] function")]
 #![allow(dead_code, reason = "not every target uses all of it")]
 
-use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Mutex;
 use std::{env, thread};
 
 use ipvs_rs::{Error, Ipvs};
 use nix::sched::{CloneFlags, unshare};
 
-/// The module is the machine's, not the namespace's: a test that unloads it is alone.
-static MODULE: RwLock<()> = RwLock::new(());
+/// Module and tables are the machine's: what another namespace deletes makes a dump here miss entries, too. So one test at
+/// a time.
+static KERNEL: Mutex<()> = Mutex::new(());
 
 /// Runs a test in a thread with a network namespace of its own, loopback up, IPVS there and empty.
 pub(crate) fn with_ipvs(test: impl FnOnce(Ipvs) + Send) {
-    let _others: RwLockReadGuard<'_, ()> = MODULE.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-    in_namespace(test);
-}
-
-/// The same while no other test runs.
-pub(crate) fn alone_with_ipvs(test: impl FnOnce(Ipvs) + Send) {
-    let _alone: RwLockWriteGuard<'_, ()> = MODULE.write().unwrap_or_else(|poisoned| poisoned.into_inner());
-    in_namespace(test);
-}
-
-fn in_namespace(test: impl FnOnce(Ipvs) + Send) {
+    let _alone = KERNEL.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let inside = move || -> Result<(), String> {
         unshare(CloneFlags::CLONE_NEWNET).map_err(|errno| format!("no network namespace: {errno}"))?;
         run("ip", &["link", "set", "lo", "up"]);
@@ -32,7 +23,8 @@ fn in_namespace(test: impl FnOnce(Ipvs) + Send) {
             Err(error @ Error::NoModule) => return Err(error.to_string()),
             Err(error) => panic!("{error}"),
         }
-        Ok(())
+        // A namespace goes when the kernel has time for it, which would be in the middle of the next test.
+        Ipvs::open().and_then(|mut ipvs| ipvs.flush()).map_err(|error| error.to_string())
     };
     match thread::scope(|scope| scope.spawn(inside).join()) {
         Ok(Ok(())) => {}
