@@ -38,6 +38,8 @@ vm:
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --quiet -- -D warnings
+	@# Not among all targets, since a plain `cargo test` leaves them out.
+	$(CARGO) clippy --package ipvs-rs --test kernel --test kernel_crowd --quiet -- -D warnings
 	$(CARGO) deny --log-level error check bans licenses sources
 
 # Known vulnerabilities of dependencies; fetches the advisory database, so it is apart from lint, which must work offline.
