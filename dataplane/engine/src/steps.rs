@@ -97,6 +97,13 @@ pub trait Steps: Send {
         true
     }
 
+    /// Whether other objects may stand on this one, as elements on their set and rules on what they name. While objects
+    /// that nobody wants are kept, it is kept for them. Pure.
+    fn bears_others(&self, key: &Self::Key) -> bool {
+        let _ = key;
+        false
+    }
+
     /// UDP flows that these operations, once applied, have made stale. Pure.
     fn stale_flows(&self, operations: &[Operation<Self::Key, Self::Value>]) -> Vec<FlowFilter> {
         let _ = operations;

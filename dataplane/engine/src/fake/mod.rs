@@ -30,6 +30,8 @@ pub struct FakeEngine {
     kernel: FakeKernel,
     prefix: String,
     carries: bool,
+    /// Objects whose names begin so bear others.
+    bearing: Option<String>,
 }
 
 impl FakeEngine {
@@ -42,7 +44,7 @@ impl FakeEngine {
             features: Feature::ALL.iter().copied().collect(),
             algorithms: Algorithm::ALL.into_iter().collect(),
         };
-        Self { kind, ability, kernel, prefix: format!("{kind} "), carries: false }
+        Self { kind, ability, kernel, prefix: format!("{kind} "), carries: false, bearing: None }
     }
 
     /// The same with other abilities.
@@ -56,6 +58,13 @@ impl FakeEngine {
     #[must_use]
     pub fn carrying(mut self) -> Self {
         self.carries = true;
+        self
+    }
+
+    /// The same, with others standing on the objects of this name: `frontend`.
+    #[must_use]
+    pub fn bearing(mut self, name: &str) -> Self {
+        self.bearing = Some(format!("{}{name} ", self.prefix));
         self
     }
 
@@ -123,6 +132,10 @@ impl Steps for FakeEngine {
             }
         }
         Ok(objects)
+    }
+
+    fn bears_others(&self, key: &String) -> bool {
+        self.bearing.as_ref().is_some_and(|name| key.starts_with(name))
     }
 
     fn observe(&mut self) -> Result<Observed<String, String>, EngineError> {

@@ -176,6 +176,10 @@ impl<S: Steps> Runner<S> {
             for key in self.retiring.remove(service).unwrap_or_default() {
                 self.held.keep(&key);
                 let last = self.held.unwant(&key);
+                // Something of a service that is not declared yet may need it; the release takes it away.
+                if self.holding && self.steps.bears_others(&key) {
+                    continue;
+                }
                 if last || (self.held.users(&key) == 0 && self.unsure.contains(&key)) {
                     mine.push(key);
                 }

@@ -119,6 +119,10 @@ impl Steps for Nftables {
         self.nft.generation().map_or(true, |now| self.generation.take_moved(now))
     }
 
+    fn bears_others(&self, key: &Key) -> bool {
+        matches!(key, Key::Table | Key::Set(_) | Key::Chain(_) | Key::Prefix { .. })
+    }
+
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
         flows::stale(operations)
     }

@@ -121,6 +121,10 @@ impl Steps for Guard {
         self.nft.generation().map_or(true, |now| self.generation.take_moved(now))
     }
 
+    fn bears_others(&self, key: &Key) -> bool {
+        !matches!(key.object, Object::Element(..))
+    }
+
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
         flows::stale(operations)
     }

@@ -33,6 +33,22 @@ fn strays_stay_while_holding_and_go_with_the_release() {
 }
 
 #[test]
+fn what_others_stand_on_stays_with_them_while_holding() {
+    let kernel = FakeKernel::default();
+    let (kept, leaves) = (service("kept", &[1], &[1]), service("leaves", &[2], &[2]));
+    change(&mut runner(&kernel), vec![to(&kept), to(&leaves)]);
+
+    let mut runner = Runner::start(FakeEngine::new(KIND, kernel.clone()).bearing("frontend")).unwrap();
+    change(&mut runner, vec![to(&leaves)]);
+    assert!(change(&mut runner, vec![gone("leaves")]).is_empty());
+    let left: Vec<_> = kernel.objects().into_keys().filter(|name| name.contains("10.96.0.2")).collect();
+    assert_eq!(left, ["nftables frontend 10.96.0.2 . tcp . 80"], "its endpoints are gone");
+    change(&mut runner, vec![to(&kept)]);
+    runner.release().unwrap();
+    assert_eq!(kernel.objects(), rendered([&kept]));
+}
+
+#[test]
 fn a_failure_while_holding_leaves_what_was_there_before_us() {
     let kernel = FakeKernel::default();
     let before = service("web", &[1], &[1]);
