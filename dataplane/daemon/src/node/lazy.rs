@@ -20,6 +20,8 @@ pub(super) struct Lazy<E> {
     ability: Ability,
     open: Open<E>,
     engine: OnceCell<E>,
+    /// It has read the kernel, from which its own books begin.
+    observed: bool,
     /// Made before the engine first writes: where it is, a later process opens the engine at once.
     mark: PathBuf,
 }
@@ -27,7 +29,7 @@ pub(super) struct Lazy<E> {
 impl<E: Engine> Lazy<E> {
     /// An engine that `open` opens; it can do what `ability` says.
     pub(super) fn new(kind: EngineKind, ability: Ability, mark: PathBuf, open: Open<E>) -> Self {
-        Self { kind, ability, open, engine: OnceCell::new(), mark }
+        Self { kind, ability, open, engine: OnceCell::new(), observed: false, mark }
     }
 
     /// Opens it now.
@@ -74,7 +76,9 @@ impl<E: Engine> Steps for Lazy<E> {
     }
 
     fn observe(&mut self) -> Result<Observed<E::Key, E::Value>, EngineError> {
-        self.engine.get_mut().map_or_else(|| Ok(Observed::default()), Steps::observe)
+        let Some(engine) = self.engine.get_mut() else { return Ok(Observed::default()) };
+        self.observed = true;
+        engine.observe()
     }
 
     fn look(&mut self, keys: &[E::Key]) -> Result<Objects<E::Key, E::Value>, EngineError> {
@@ -99,6 +103,12 @@ impl<E: Engine> Steps for Lazy<E> {
                     "{mark} cannot be written, by which a later start finds our rules: {error}"
                 ))
             })?;
+        }
+        if !std::mem::replace(&mut self.observed, true) {
+            let found = engine.observe().map_err(|error| ApplyError::nothing(error.to_string()))?;
+            if !found.objects.is_empty() {
+                return Err(ApplyError::unknown("the kernel has objects of ours that no start has found"));
+            }
         }
         engine.apply(operations, numbers)
     }
