@@ -45,9 +45,10 @@ impl Stage {
         Ok(stage)
     }
 
-    /// A fresh daemon on an empty state, with this engine.
+    /// A fresh daemon with this engine, on an empty state and a clean kernel.
     pub(super) fn restart(&mut self, engine: &str) -> Result<()> {
         self.daemon.stop()?;
+        self.daemon.cleanup(&self.lab)?;
         let _ = fs::remove_dir_all(self.lab.dir().join("state"));
         engine.clone_into(&mut self.engine);
         self.start_daemon()

@@ -201,6 +201,19 @@ impl Daemon {
         bail!("vipd did not end on SIGTERM:\n{}", self.log_tail())
     }
 
+    /// `vipd cleanup` on the lab's node, once it has ended.
+    ///
+    /// # Errors
+    /// What it says, when it fails.
+    pub fn cleanup(&self, lab: &Lab) -> Result<()> {
+        let mut command = Command::new(vipd_binary()?);
+        command.arg("cleanup").arg("--state-dir").arg(lab.dir().join("state"));
+        without_our_variables(&mut command);
+        let output = lab.node.enter(|| command.output())??;
+        ensure!(output.status.success(), "vipd cleanup: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    }
+
     /// The end of what it logged.
     #[must_use]
     pub fn log_tail(&self) -> String {

@@ -1,7 +1,6 @@
 //! What vipd leaves in the kernel, and what others do to it.
 
 use std::net::IpAddr;
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -9,7 +8,7 @@ use vipd_proto::v1::VerifyRequest;
 
 use crate::conformance::world::{World, eventually};
 use crate::conformance::{Case, Over, Vantage};
-use crate::lab::{Family, Host, vipd_binary, without_our_variables};
+use crate::lab::{Family, Host};
 
 pub(super) const CASES: &[Case] = &[
     Case::new("case_026_nobody_answers_arp_for_a_vip", Over::All, no_arp),
@@ -64,13 +63,13 @@ fn cleanup(world: &mut World) -> Result<()> {
     world.lab.node.run("nft add table inet foreign")?;
     world.lab.node.run("nft add chain inet foreign keep")?;
     world.daemon.kill()?;
-    vipd(world, "cleanup")?;
+    world.daemon.cleanup(&world.lab)?;
     let before = everything(&world.lab.node)?;
     world.start_again()?;
     world.declare_network()?;
     world.put(&world.spec("web").at(world.vip(10), 80).to(world.backends()))?;
     world.daemon.kill()?;
-    vipd(world, "cleanup")?;
+    world.daemon.cleanup(&world.lab)?;
     let after = everything(&world.lab.node)?;
     ensure!(before == after, "before:\n{before}\nafter:\n{after}");
     ensure!(after.contains("table inet foreign"), "the table of another program is gone");
@@ -85,16 +84,6 @@ fn everything(node: &Host) -> Result<String> {
     }
     // Lifetimes and cache entries differ from one look to the next.
     Ok(all.lines().filter(|line| !line.contains("valid_lft")).collect::<Vec<_>>().join("\n"))
-}
-
-/// Runs the program on the node for a word of its command line.
-fn vipd(world: &World, word: &str) -> Result<()> {
-    let mut command = Command::new(vipd_binary()?);
-    command.arg(word).arg("--state-dir").arg(world.lab.dir().join("state"));
-    without_our_variables(&mut command);
-    let output = world.lab.node.enter(|| command.output())??;
-    ensure!(output.status.success(), "vipd {word}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(())
 }
 
 fn verify(world: &mut World) -> Result<()> {
