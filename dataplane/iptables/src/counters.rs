@@ -139,11 +139,11 @@ impl Counted {
         }
     }
 
-    /// Chains of a service were written anew.
-    pub(crate) fn rewritten(&mut self, service: &str) {
-        if let Some(of) = self.services.get_mut(service) {
-            of.endpoints.values_mut().for_each(Count::restart);
-        }
+    /// Chains of a service were written anew. Whether anything was counted there.
+    pub(crate) fn rewritten(&mut self, service: &str) -> bool {
+        let Some(of) = self.services.get_mut(service) else { return false };
+        of.endpoints.values_mut().for_each(Count::restart);
+        true
     }
 
     /// Forgets services that are gone.

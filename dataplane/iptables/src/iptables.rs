@@ -82,12 +82,18 @@ impl Steps for Iptables {
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], _: &mut Assignments) -> Result<(), ApplyError> {
         self.lane.apply(operations)?;
+        let mut may_be_gone = false;
         for operation in operations {
             if let Key::Chain(_, chain) = operation.key()
                 && let Some((Kind::All | Kind::Local, service)) = Kind::parse(Role::Balancer, chain)
             {
-                self.counted.rewritten(service);
+                may_be_gone |= self.counted.rewritten(service) && operation.after().is_none();
             }
+        }
+        if may_be_gone {
+            // One that comes back counts from zero: who asked for its last count has it.
+            let services = |family| self.lane.side(family).entries().map(|(_, leaf)| Arc::clone(&leaf.service));
+            self.counted.keep(&Family::ALL.into_iter().flat_map(services).collect());
         }
         Ok(())
     }
