@@ -1,7 +1,7 @@
 //! Reads the balancer's table back into objects and numbers. Only reads; what is not ours is not even parsed.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
@@ -15,7 +15,7 @@ use vipd_netlink::{
 };
 
 use super::{
-    cell::{self, Fields},
+    cell::{self, Cell, Fields},
     kind::{Kind, Pick},
     names::{ChainName, Content, SetName, TABLE, bank},
     nets::{self, Net},
@@ -44,6 +44,25 @@ pub(super) fn all(nft: &mut Nft) -> Result<Reading, Error> {
     })
 }
 
+/// Reads what these objects need, and what is beside it: of the large sets only single elements and whole banks. The keys
+/// that are not asked for may be incomplete in the answer.
+pub(super) fn some(nft: &mut Nft, keys: &[Key]) -> Result<Objects<Key, Value>, Error> {
+    let banks = keys.iter().filter_map(|key| match key {
+        Key::Pool(id) => Some(bank(*id)),
+        _ => None,
+    });
+    let banks: BTreeSet<u16> = banks.collect();
+    let reading = nft.consistent(|nft| {
+        let mut reader = Reader { only: Some(banks.clone()), ..Reader::default() };
+        reader.read(nft)?;
+        reader.single(nft, keys)?;
+        Ok(reader.finish())
+    })?;
+    let mut objects = reading.objects;
+    objects.retain(|key, _| keys.binary_search(key).is_ok());
+    Ok(objects)
+}
+
 /// A pool on its way.
 #[derive(Default)]
 struct Gathered {
@@ -58,6 +77,8 @@ struct Gathered {
 
 #[derive(Default)]
 struct Reader {
+    /// Of the sets that grow with the services only these banks.
+    only: Option<BTreeSet<u16>>,
     objects: Objects<Key, Value>,
     numbers: Assignments,
     pools: HashMap<u32, Gathered>,
@@ -101,7 +122,12 @@ impl Reader {
             return Ok(());
         }
         self.objects.insert(Key::Set(name), Value::AsNamed);
-        if let SetName::Clients(_) | SetName::Grace(_) = name {
+        let by_element = |only: &BTreeSet<u16>| match name {
+            SetName::Pools | SetName::Frontends { .. } => true,
+            SetName::Bank { bank, .. } => !only.contains(&bank),
+            _ => false,
+        };
+        if matches!(name, SetName::Clients(_) | SetName::Grace(_)) || self.only.as_ref().is_some_and(by_element) {
             return Ok(());
         }
         if let SetName::Inside(family) = name {
@@ -143,6 +169,24 @@ impl Reader {
         ranges.extend(open.map(|first| (first, last)));
         if !ranges.is_empty() {
             self.objects.insert(Key::Inside(family), Value::Ranges(ranges.into()));
+        }
+        Ok(())
+    }
+
+    /// Elements of sets that were not walked.
+    fn single(&mut self, nft: &mut Nft, keys: &[Key]) -> Result<(), Error> {
+        for key in keys {
+            let (set, cell) = match key {
+                Key::Frontend(frontend) => (frontend.set(), cell::frontend(frontend, Word(0))),
+                Key::Pool(id) => (SetName::Pools, Cell::key(cell::Bytes::default().word(Word::new(*id, 0)))),
+                _ => continue,
+            };
+            let mut found = None;
+            nft.find(TABLE, &set.to_string(), [cell.key.as_slice()].into_iter(), |element| {
+                found = Some(Kept::of(set, element));
+            })?;
+            // What is not as ours are is found by who reads everything.
+            found.into_iter().for_each(|kept| drop(self.take(kept)));
         }
         Ok(())
     }

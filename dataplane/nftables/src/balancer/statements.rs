@@ -23,7 +23,7 @@ const HASHED: Reg = Reg(2);
 /// For values that are compared at once.
 const SCRATCH: Reg = Reg(15);
 /// Hashes of a client are the same on every node and after every start.
-const SEED: u32 = 0x7669_7064;
+pub(super) const SEED: u32 = 0x7669_7064;
 
 impl Rule {
     /// One of these bits of the word is set.

@@ -1,25 +1,30 @@
 //! The balancer itself: the four steps over selected services, on a socket that owns its table.
 
+use std::net::IpAddr;
+
 use vipd_engine::{
-    ApplyError, Assignments, Engine, EngineError, FlowFilter, Node, Objects, Observed, Operation, RenderError,
+    ApplyError, Assignments, Engine, EngineError, FlowFilter, Hashed, Node, Objects, Observed, Operation, RenderError,
     ServiceCounters, Steps,
 };
-use vipd_model::{Ability, EngineKind, Selected, ServiceKey};
+use vipd_model::{Ability, EndpointKey, EngineKind, Family, Selected, ServiceKey};
 use vipd_netlink::nft::{Batch, Nft, TableFlags};
 
 use super::{
     apply::{self, Target},
     counters::{self, Past},
-    flows,
+    flows, hash,
     names::TABLE,
     nets::Nets,
     object::{Key, Value},
-    observe, probe, render,
+    observe, probe, remembered, render,
 };
 use crate::{
     generation::Generation,
     owner::{self, Unusable, failed},
 };
+
+/// Above so many objects everything is read at once.
+const FEW: usize = 300;
 
 /// The balancer by nftables, in the network namespace in which it was opened.
 #[derive(Debug)]
@@ -97,6 +102,15 @@ impl Steps for Nftables {
         Ok(Observed { objects: found.objects, numbers: found.numbers })
     }
 
+    fn look(&mut self, keys: &[Key]) -> Result<Objects<Key, Value>, EngineError> {
+        if keys.len() <= FEW {
+            return observe::some(&mut self.nft, keys).map_err(|error| failed("read objects of ours", &error));
+        }
+        let mut objects = self.observe()?.objects;
+        objects.retain(|key, _| keys.binary_search(key).is_ok());
+        Ok(objects)
+    }
+
     fn apply(&mut self, operations: &[Operation<Key, Value>], numbers: &mut Assignments) -> Result<(), ApplyError> {
         let Self { nft, nets, past, .. } = self;
         let mut target = Target { nft, nets, past, numbers, commits: 0 };
@@ -145,6 +159,15 @@ impl Engine for Nftables {
 
     fn ability(&self) -> Ability {
         self.ability.clone()
+    }
+
+    fn remembered(&mut self, service: &Selected, client: IpAddr) -> Option<EndpointKey> {
+        remembered::endpoint(&mut self.nft, &service.service.key, client)
+    }
+
+    fn hashed(&mut self, service: &Selected, flow: &Hashed) -> Option<EndpointKey> {
+        let set = service.set(flow.serve, Family::of(flow.destination))?;
+        hash::pinned(service, set, flow.source, flow.source_port)
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use vipd_engine::Engine as _;
+use vipd_engine::{Engine as _, Hashed, Runner};
 use vipd_model::{
     Algorithm, Drain, Endpoint, EndpointState, Frontend, Millis, NoEndpoints, OnExpiry, Policy, PortRange, Scope,
-    SourceNat,
+    Serve, SourceNat,
 };
 use vipd_netlink::testing::in_namespace;
 use vipd_nftables::Nftables;
@@ -70,6 +70,16 @@ fn one_source_always_meets_the_same_endpoint_by_hash() {
             assert!(picks.iter().collect::<std::collections::BTreeSet<_>>().len() >= 4, "{picks:?}");
         }
         assert!(lab.client.spread("10.96.0.7", 80, 40).len() > 2, "one source, many ports");
+        // What Explain says.
+        let mut told = |service: Made, from: &String| {
+            let (destination, destination_port) = (ip("10.96.0.4"), 80);
+            let flow = Hashed { serve: Serve::All, source: ip(from), source_port: None, destination, destination_port };
+            runner.steps_mut().hashed(&service.to(&five).selected(), &flow).unwrap().address
+        };
+        for (n, from) in sources.iter().enumerate() {
+            assert_eq!(told(tcp("sh").by(Algorithm::Sh), from), sh[n]);
+            assert_eq!(told(tcp("mh").by(Algorithm::Mh), from), mh[n]);
+        }
         put(&mut runner, tcp("mh").by(Algorithm::Mh).vip("10.96.0.5", 80).to(&five[..4]));
         let moved =
             mh.iter().zip(picks("10.96.0.5")).filter(|(was, now)| *was != now && **was != ip("10.2.1.5")).count();
@@ -91,6 +101,12 @@ fn affinity_holds_as_long_as_its_endpoint_serves_and_its_time_has_not_passed() {
         for vip in ["10.96.0.8", "10.96.0.88"] {
             assert_eq!(lab.client.spread(vip, 80, 12), [(first, 12)], "a service's frontends share it");
         }
+        let remembered = |runner: &mut Runner<Nftables>, client| {
+            let found = runner.steps_mut().remembered(&tcp("sticky").selected(), ip(client));
+            found.map(|endpoint| endpoint.address)
+        };
+        assert_eq!(remembered(&mut runner, Lab::CLIENT), Some(first));
+        assert_eq!(remembered(&mut runner, Lab::STRANGER), None);
         assert_eq!(lab.client.spread("fd96::8", 80, 12).len(), 1);
         // Its endpoint goes: picked anew, and remembered again.
         let rest: Vec<&str> = all.into_iter().filter(|address| ip(address) != first).collect();
