@@ -143,14 +143,34 @@ impl Socket {
         Ok(&self.buffer)
     }
 
+    /// Joins a multicast group, by its number.
+    pub(crate) fn join(&mut self, group: u32) -> Result<(), Error> {
+        self.inner.add_membership(group).map_err(|source| Error::socket("join a netlink group", source))
+    }
+
+    /// Leaves it.
+    pub(crate) fn leave(&mut self, group: u32) -> Result<(), Error> {
+        self.inner.drop_membership(group).map_err(|source| Error::socket("leave a netlink group", source))
+    }
+
     /// Empties the receive queue; whether there was anything, an overflow included.
     pub(crate) fn drain(&mut self, operation: &str) -> Result<bool, Error> {
+        self.drain_each(operation, |_| {})
+    }
+
+    /// The same, with a look at each datagram of the kernel's.
+    pub(crate) fn drain_each(&mut self, operation: &str, mut see: impl FnMut(&[u8])) -> Result<bool, Error> {
         let mut any = false;
         loop {
             self.buffer.clear();
             let (inner, buffer) = (&self.inner, &mut self.buffer);
             match retry_interrupted(|| inner.recv_from(buffer, libc::MSG_DONTWAIT)) {
-                Ok(_) => any = true,
+                Ok((_, sender)) => {
+                    any = true;
+                    if sender.port_number() == 0 {
+                        see(&self.buffer);
+                    }
+                }
                 Err(source) => match source.raw_os_error() {
                     Some(libc::ENOBUFS) => any = true,
                     Some(libc::EAGAIN) => return Ok(any),

@@ -10,6 +10,7 @@ mod generation;
 pub mod guard;
 mod owner;
 pub mod rule;
+mod strangers;
 
 use vipd_model::Family;
 

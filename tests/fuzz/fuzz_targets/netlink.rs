@@ -17,7 +17,7 @@ fuzz_target!(|datagram: &[u8]| {
 fn body(bytes: &[u8]) {
     let attrs = Attrs::new(bytes);
     let _ = (nft::parse_table(attrs), nft::parse_chain(attrs), nft::parse_rule(attrs), nft::parse_set(attrs));
-    let _ = (nft::parse_element(bytes), nft::parse_expressions(bytes));
+    let _ = (nft::parse_element(bytes), nft::parse_found(bytes), nft::parse_expressions(bytes));
     let _ = conntrack::parse_flow(attrs);
     let _ = (addresses::parse_address(bytes), addresses::parse_link(bytes));
 }

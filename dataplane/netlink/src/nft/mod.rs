@@ -9,6 +9,7 @@ mod batch;
 mod connection;
 mod expr;
 mod item;
+mod monitor;
 mod object;
 mod set;
 
@@ -19,6 +20,7 @@ pub use expr::{
     parse_expressions,
 };
 pub use item::{Found, Item, Payload, parse_found};
+pub use monitor::{Committer, Monitor, parse_committers};
 pub use object::{Chain, ChainKind, Hook, HookPoint, Rule, Table, TableFlags, parse_chain, parse_rule, parse_table};
 pub use set::{Data, Element, Field, KeyBytes, Set, Traits, parse_element, parse_set};
 

@@ -4,6 +4,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     sync::atomic::{AtomicBool, Ordering},
     thread,
+    time::Duration,
 };
 
 use proptest::prelude::*;
@@ -79,7 +80,11 @@ fn everything() -> Vec<(&'static str, Vec<Expr>)> {
             "nat-pre",
             vec![Expr::Immediate { to: Reg(1), value: vec![0x1f, 0x90] }, Expr::Redirect { port: Some(Reg(1)) }],
         ),
+        ("nat-pre", picks(&key())),
+        ("nat-pre", hashes()),
         ("nat-post", vec![Expr::Masquerade { fully_random: false }]),
+        ("nat-post", original()),
+        ("filter-pre", vec![remembers(SetChange::Update), remembers(SetChange::Delete)].concat()),
         ("filter-pre", absent),
         ("filter-pre", reset),
         ("filter-pre", vec![Expr::Reject(RejectWith::PortUnreachable)]),
@@ -88,6 +93,112 @@ fn everything() -> Vec<(&'static str, Vec<Expr>)> {
         ("other", vec![Expr::Verdict(Verdict::Return)]),
         ("other", vec![Expr::Verdict(Verdict::Accept)]),
     ]
+}
+
+/// Pool and slot in a word, then destination NAT to what a map has for them.
+fn picks(key: &[Expr]) -> Vec<Expr> {
+    let lookup = Expr::Lookup { set: "targets".into(), key: Reg(0), data: Some(Reg(8)), inverted: false };
+    let mut picks = key[..2].to_vec();
+    picks.extend([
+        Expr::Meta { key: MetaKey::Priority, to: Reg(0) },
+        Expr::Number { numbers: Numbers::Random, modulus: 7, offset: 3, to: Reg(1) },
+        lookup,
+        Expr::Immediate { to: Reg(0), value: vec![0; 4] },
+        Expr::MetaSet { key: MetaKey::Priority, from: Reg(0) },
+        Expr::DestinationNat { family: 2, address: Reg(8), port: Some(Reg(9)) },
+    ]);
+    picks
+}
+
+fn hashes() -> Vec<Expr> {
+    vec![
+        Expr::Payload { header: Header::Network, offset: 12, length: 4, to: Reg(2) },
+        Expr::Hash { from: Reg(2), length: 4, modulus: 251, seed: 7, to: Reg(1) },
+        Expr::Number { numbers: Numbers::Increasing, modulus: 5, offset: 0, to: Reg(3) },
+        Expr::Immediate { to: Reg(8), value: vec![10, 0, 0, 1] },
+        Expr::DestinationNat { family: 2, address: Reg(8), port: None },
+    ]
+}
+
+/// The tuples of the flow, and source NAT with a port at random.
+fn original() -> Vec<Expr> {
+    let (original, reply) = (Some(Direction::Original), Some(Direction::Reply));
+    vec![
+        Expr::Ct { key: CtKey::DestinationIpv4, direction: original, to: Reg(0) },
+        Expr::Ct { key: CtKey::DestinationPort, direction: original, to: Reg(1) },
+        Expr::Ct { key: CtKey::SourceIpv6, direction: reply, to: Reg(4) },
+        Expr::Ct { key: CtKey::SourcePort, direction: reply, to: Reg(8) },
+        Expr::FibAddressType { flags: FIB_SADDR, to: Reg(9) },
+        Expr::Masquerade { fully_random: true },
+    ]
+}
+
+fn remembers(change: SetChange) -> Vec<Expr> {
+    let timeout = (change == SetChange::Update).then_some(Duration::from_millis(1500));
+    vec![
+        Expr::Meta { key: MetaKey::Priority, to: Reg(0) },
+        Expr::Payload { header: Header::Network, offset: 12, length: 4, to: Reg(1) },
+        Expr::Meta { key: MetaKey::Priority, to: Reg(2) },
+        Expr::ChangeSet { set: "clients".into(), change, key: Reg(0), data: Some(Reg(2)), timeout },
+    ]
+}
+
+/// Maps that rules pick from and remember in.
+fn active_maps() -> [Set; 2] {
+    let traits = Traits { dynamic: true, timeout: true, size: 1000, ..Traits::default() };
+    let word = || Some(Data::Fields(vec![Field::Word]));
+    let targets = Some(Data::Fields(vec![Field::Ipv4, Field::Port]));
+    let (counter, interval) = (Traits { counter: true, ..Traits::default() }, false);
+    [
+        Set { name: "clients".into(), key: vec![Field::Word, Field::Ipv4], data: word(), interval, traits },
+        Set { name: "targets".into(), key: vec![Field::Word, Field::Mark], data: targets, interval, traits: counter },
+    ]
+}
+
+#[test]
+fn items_come_back_with_comment_limit_and_time_and_are_found_by_key() {
+    testing::in_namespace(|| {
+        let mut nft = with_map();
+        let limited = Set { name: "limited".into(), traits: Traits::default(), ..active_maps()[1].clone() };
+        let timed = Traits { timeout: true, ..Traits::default() };
+        let mortal = Set { name: "mortal".into(), key: vec![Field::Port], data: None, interval: false, traits: timed };
+        let mut batch = Batch::new(TABLE);
+        active_maps().iter().chain([&limited, &mortal]).for_each(|set| batch.add_set(set));
+        let data = [10, 0, 0, 1, 0x1f, 0x90, 0, 0];
+        let keys: Vec<[u8; 8]> = (0..200u32).map(|n| [n.to_ne_bytes(), [0; 4]].concat().try_into().unwrap()).collect();
+        let item = |key| Item { key, data: Payload::Bytes(&data), comment: Some("k8s/wéb"), ..Item::default() };
+        batch.add_items("targets", keys.iter().map(|key| item(key)));
+        batch.add_items("limited", [Item { connections: Some(7), ..item(&keys[0]) }].into_iter());
+        let hour = Duration::from_secs(3600);
+        batch.add_items("mortal", [Item { key: &[0, 80], timeout: Some(hour), ..Item::default() }].into_iter());
+        nft.commit(&mut batch).unwrap();
+
+        let sets = nft.sets(TABLE).unwrap();
+        assert!(active_maps().iter().chain([&limited, &mortal]).all(|set| sets.contains(set)), "{sets:?}");
+        let seen = nft.visit(TABLE, "targets", |seen: &mut Vec<_>, found| {
+            assert_eq!((found.data, found.comment, found.packets), (&data[..], Some("k8s/wéb"), Some(0)));
+            seen.push(found.key.to_vec());
+        });
+        assert_eq!(seen.unwrap().len(), keys.len());
+        let mut found = Vec::new();
+        let absent = [255; 8];
+        let wanted = [&keys[3][..], &absent];
+        nft.find(TABLE, "targets", wanted.into_iter(), |one| found.push(one.key.to_vec())).unwrap();
+        assert_eq!(found, [keys[3].to_vec()]);
+        nft.find(TABLE, "limited", [&keys[0][..]].into_iter(), |one| {
+            assert_eq!((one.connections, one.packets), (Some(7), Some(0)));
+        })
+        .unwrap();
+        nft.find(TABLE, "mortal", [&[0, 80][..]].into_iter(), |one| {
+            assert!(one.timeout == Some(hour) && one.expires.unwrap() <= hour);
+        })
+        .unwrap();
+        let mut batch = Batch::new(TABLE);
+        batch.delete_items("targets", keys.iter().map(|key| Item { key, ..Item::default() }));
+        nft.commit(&mut batch).unwrap();
+        testing::run("nft", &["list", "ruleset"]);
+        assert!(nft.elements(TABLE, "targets").unwrap().is_empty());
+    });
 }
 
 fn chains() -> Vec<Chain> {
@@ -107,6 +218,7 @@ fn chains_and_rules_come_back_equal() {
         let mut nft = with_map();
         let mut batch = Batch::new(TABLE);
         chains().iter().for_each(|chain| batch.add_chain(chain));
+        active_maps().iter().for_each(|set| batch.add_set(set));
         for (chain, expressions) in &everything() {
             batch.add_rule(chain, expressions, Some(chain));
         }
@@ -318,6 +430,8 @@ proptest! {
         }
         let _ = parse_expressions(&bytes);
         let _ = parse_element(&bytes);
+        let _ = parse_found(&bytes);
+        let _ = parse_committers(&bytes).count();
         let _ = parse_set(Attrs::new(&bytes));
         let _ = parse_rule(Attrs::new(&bytes));
         let _ = parse_chain(Attrs::new(&bytes));

@@ -21,6 +21,7 @@ use super::{
 use crate::{
     generation::Generation,
     owner::{self, Unusable, failed},
+    strangers::Strangers,
 };
 
 /// Above so many objects everything is read at once.
@@ -33,6 +34,7 @@ pub struct Nftables {
     flags: TableFlags,
     ability: Ability,
     generation: Generation,
+    strangers: Strangers,
     nets: Nets,
     past: Past,
     /// The table is this socket's: the kernel keeps everybody else out.
@@ -67,6 +69,7 @@ impl Nftables {
             flags: TableFlags::default(),
             ability,
             generation: Generation::default(),
+            strangers: Strangers::default(),
             nets: Nets::default(),
             past: Past::default(),
             owned: false,
@@ -98,6 +101,7 @@ impl Steps for Nftables {
         let found = observe::all(&mut self.nft).map_err(|error| failed(reading, &error))?;
         self.generation.read_at(generation);
         self.owned = owner::is_ours(&mut self.nft, &[TABLE]);
+        self.strangers.listen(self.owned);
         self.nets.rebuild(found.objects.values().filter_map(Value::pool));
         Ok(Observed { objects: found.objects, numbers: found.numbers })
     }
@@ -112,15 +116,16 @@ impl Steps for Nftables {
     }
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], numbers: &mut Assignments) -> Result<(), ApplyError> {
-        let Self { nft, nets, past, .. } = self;
+        let Self { nft, nets, past, strangers, .. } = self;
         let mut target = Target { nft, nets, past, numbers, commits: 0 };
-        let applied = apply::all(&mut target, operations);
+        let applied = strangers.aside(|| apply::all(&mut target, operations));
         let commits = target.commits;
         if !self.owned {
             if let Ok(now) = self.nft.generation() {
                 self.generation.committed(commits, now);
             }
             self.owned = self.flags == TableFlags::OWNED && owner::is_ours(&mut self.nft, &[TABLE]);
+            self.strangers.listen(self.owned);
         }
         applied
     }
@@ -135,6 +140,10 @@ impl Steps for Nftables {
 
     fn bears_others(&self, key: &Key) -> bool {
         matches!(key, Key::Table | Key::Set(_) | Key::Chain(_) | Key::Prefix { .. })
+    }
+
+    fn disturber(&mut self) -> Option<String> {
+        self.strangers.last()
     }
 
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {

@@ -15,6 +15,7 @@ use super::{
 use crate::{
     generation::Generation,
     owner::{self, Unusable, failed},
+    strangers::Strangers,
 };
 
 /// Above so many elements a dump of everything costs less than a question for each.
@@ -26,6 +27,7 @@ pub struct Guard {
     nft: Nft,
     flags: TableFlags,
     generation: Generation,
+    strangers: Strangers,
     /// Both tables are this socket's: the kernel keeps everybody else out.
     owned: bool,
 }
@@ -53,7 +55,13 @@ impl Guard {
         let mut nft = Nft::open().map_err(|error| Unusable::because(&error))?;
         probe::layout(&mut nft)?;
         owner::wait_for_others(&mut nft, &TableName::ALL.map(TableName::as_str))?;
-        Ok(Self { nft, flags: TableFlags::default(), generation: Generation::default(), owned: false })
+        Ok(Self {
+            nft,
+            flags: TableFlags::default(),
+            generation: Generation::default(),
+            strangers: Strangers::default(),
+            owned: false,
+        })
     }
 
     /// Whether this node lets a guard be, without opening one.
@@ -89,6 +97,7 @@ impl Steps for Guard {
         let objects = observe::all(&mut self.nft).map_err(|error| failed(reading, &error))?;
         self.generation.read_at(generation);
         self.owned = self.owns_tables();
+        self.strangers.listen(self.owned);
         Ok(Observed { objects, numbers: Assignments::default() })
     }
 
@@ -103,12 +112,14 @@ impl Steps for Guard {
 
     fn apply(&mut self, operations: &[Operation<Key, Value>], _: &mut Assignments) -> Result<(), ApplyError> {
         let mut commits = 0;
-        let applied = apply::all(&mut self.nft, operations, &mut commits);
+        let Self { nft, strangers, .. } = self;
+        let applied = strangers.aside(|| apply::all(nft, operations, &mut commits));
         if !self.owned {
             if let Ok(now) = self.nft.generation() {
                 self.generation.committed(commits, now);
             }
             self.owned = self.flags == TableFlags::OWNED && self.owns_tables();
+            self.strangers.listen(self.owned);
         }
         applied
     }
@@ -123,6 +134,10 @@ impl Steps for Guard {
 
     fn bears_others(&self, key: &Key) -> bool {
         !matches!(key.object, Object::Element(..))
+    }
+
+    fn disturber(&mut self) -> Option<String> {
+        self.strangers.last()
     }
 
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {

@@ -23,7 +23,7 @@ use vipd_netlink::testing::run;
 use crate::service::ip;
 
 /// Far above what an answer takes, and below the second try of a SYN that was dropped (1 s).
-pub(crate) const SOON: Duration = Duration::from_millis(700);
+pub(crate) const SOON: Duration = Duration::from_millis(950);
 const PORT: u16 = 8080;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -90,7 +90,7 @@ impl Host {
     /// The endpoints that so many connections came to, with their counts.
     pub(crate) fn spread(&self, to: &str, port: u16, connections: usize) -> Vec<(IpAddr, usize)> {
         let to = SocketAddr::new(ip(to), port);
-        let fates = self.run(move || (0..connections).map(|_| connect(None, to)).collect::<Vec<_>>());
+        let fates = self.run(move || (0..connections).map(|_| connect_patiently(to).unwrap()).collect::<Vec<_>>());
         let mut counts = std::collections::BTreeMap::new();
         for fate in fates {
             *counts.entry(fate.endpoint()).or_default() += 1;
@@ -224,6 +224,20 @@ pub(crate) fn connect(from: Option<IpAddr>, to: SocketAddr) -> Fate {
         Ok(Fate::read(&text))
     };
     attempt().unwrap_or_else(|error| Fate::of_error(&error))
+}
+
+/// One connection with an answer, and time for the client's kernel to try again.
+pub(crate) fn connect_patiently(to: SocketAddr) -> std::io::Result<Fate> {
+    const PATIENCE: Duration = Duration::from_secs(10);
+    let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(b"\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    match Fate::read(&text) {
+        fate @ Fate::Served { .. } => Ok(fate),
+        _ => Err(ErrorKind::UnexpectedEof.into()),
+    }
 }
 
 /// An established connection that nothing was said on.

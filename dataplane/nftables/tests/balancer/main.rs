@@ -7,4 +7,5 @@ mod lab;
 mod laws;
 mod load;
 mod service;
+mod storm;
 mod traffic;

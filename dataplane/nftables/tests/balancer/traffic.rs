@@ -390,7 +390,7 @@ fn when_a_drain_is_over_its_flows_are_reset_and_no_others() {
         let lab = Lab::new();
         let mut runner = started(Nftables::open().unwrap(), Lab::node());
         let two = |leaving: bool| {
-            let drain = Some(Drain { timeout: Some(Duration::from_millis(900)), on_expiry: OnExpiry::Reset });
+            let drain = Some(Drain { timeout: Some(Duration::from_millis(3000)), on_expiry: OnExpiry::Reset });
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
             tcp("web").vip("10.96.0.1", 80).node_port(30080, &[]).to(&["10.2.1.2"]).endpoint("10.2.1.1", |endpoint| {
                 endpoint.state = if leaving { EndpointState::Draining } else { EndpointState::Ready };
@@ -427,7 +427,7 @@ fn when_a_drain_is_over_its_flows_are_reset_and_no_others() {
         for (flow, who) in flows.iter_mut().chain(&mut others) {
             assert_eq!(say(flow).unwrap(), *who, "before the end");
         }
-        std::thread::sleep(Duration::from_millis(1100));
+        std::thread::sleep(Duration::from_millis(3200));
         for (flow, who) in &mut flows {
             match say(flow) {
                 Ok(now) => assert!(now == *who && who != "10.2.1.1", "{now}"),
