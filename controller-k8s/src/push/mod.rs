@@ -7,8 +7,6 @@
 mod books;
 mod call;
 mod status;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -51,7 +51,12 @@ pub(super) async fn follow(client: Client, voice: Voice, shared: Arc<Shared>, se
                             (epoch, revision) = (synced.epoch.clone(), synced.revision);
                             let _ = seen.send_replace(Seen(synced.epoch));
                         }
-                        Some(Event::Reset(_) | Event::Deleted(_)) | None => {}
+                        Some(Event::Deleted(gone)) => {
+                            let key = service_key(&gone.name);
+                            key.iter()
+                                .for_each(|key| voice.say(key, Source::Status(gone.name.as_str().into()), vec![]));
+                        }
+                        Some(Event::Reset(_)) | None => {}
                     },
                     Ok(None) => break tonic::Status::unavailable("the stream has ended"),
                     Err(status) => break status,

@@ -141,6 +141,13 @@ impl World {
         }
     }
 
+    /// The API server has an object, and what it is cannot be read: it is what it was, if it was anything.
+    pub fn seen(&mut self, kind: Kind, key: Key) {
+        if let Some(seen) = self.listing.get_mut(&kind) {
+            seen.insert(key);
+        }
+    }
+
     /// The API server told that an object, of which it shows the last version, is gone.
     pub fn deleted(&mut self, kind: Kind, key: &Key, version: u64) {
         let held = self.versions.get(&kind).and_then(|versions| versions.get(key)).copied();

@@ -2,7 +2,9 @@
 //!
 //! Streaming lists where the server has them (1.32 and later), else list and watch: kube does not fall back by itself.
 //! What the server forgot (410 Gone) is listed again; what breaks is tried again with back-off, and until then what is
-//! known stays in force. Everything of the crate `kube` that concerns watching is in this file.
+//! known stays in force. Everything of the crate `kube` that concerns watching is in this module.
+
+mod object;
 
 use std::fmt::Debug;
 use std::pin::pin;
@@ -21,6 +23,7 @@ use serde::de::DeserializeOwned;
 use crate::facts::{self, Key, LABEL_SELECTOR, NodeFacts, ServiceFacts, SliceFacts};
 use crate::shared::Shared;
 use crate::world::{Kind, Now, Told};
+use object::Read;
 
 /// A watch is ended by the server after so long and goes on by a new request; a connection that died without a word is
 /// noticed five seconds later. Seconds.
@@ -94,7 +97,7 @@ async fn watch<K: Watched>(client: &Client, config: Config, shared: &Shared) {
 async fn follow<K: Watched>(client: &Client, config: Config, shared: &Shared) -> bool {
     let streaming = config.initial_list_strategy == InitialListStrategy::StreamingList;
     let mut logged = None;
-    let events = watcher::watcher(Api::<K>::all(client.clone()), config).default_backoff();
+    let events = watcher::watcher(Api::<Read<K>>::all(client.clone()), config).default_backoff();
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         match event {
@@ -118,22 +121,24 @@ async fn follow<K: Watched>(client: &Client, config: Config, shared: &Shared) ->
     true
 }
 
-fn take<K: Watched>(event: Event<K>, shared: &Shared) {
-    let version =
-        |object: &K| object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0);
-    let told = |object: &K| Told {
-        key: Key::of(object.meta()),
-        version: version(object),
-        now: object.read(&shared.node_name),
-    };
+fn take<K: Watched>(event: Event<Read<K>>, shared: &Shared) {
     match event {
         Event::Init => shared.update(|world| world.list_begins(K::KIND)),
-        Event::InitApply(object) | Event::Apply(object) => {
-            let told = told(&object);
-            shared.update(|world| world.told(told));
+        Event::InitApply(read) | Event::Apply(read) => {
+            let (key, version) = (Key::of(read.meta()), version(&read));
+            match &read.object {
+                Ok(object) => {
+                    let now = object.read(&shared.node_name);
+                    shared.update(|world| world.told(Told { key, version, now }));
+                }
+                Err(why) => {
+                    tracing::warn!(kind = ?K::KIND, %key, "cannot be read and stays as it was: {why}");
+                    shared.update(|world| world.seen(K::KIND, key));
+                }
+            }
         }
-        Event::Delete(object) => {
-            let (key, version) = (Key::of(object.meta()), version(&object));
+        Event::Delete(read) => {
+            let (key, version) = (Key::of(read.meta()), version(&read));
             shared.update(|world| world.deleted(K::KIND, &key, version));
         }
         Event::InitDone => {
@@ -141,6 +146,10 @@ fn take<K: Watched>(event: Event<K>, shared: &Shared) {
             tracing::info!(kind = ?K::KIND, "listed");
         }
     }
+}
+
+fn version(object: &impl Resource) -> u64 {
+    object.meta().resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// `sendInitialEvents` is invalid to servers that do not have it, or not for this resource.
