@@ -50,7 +50,7 @@ pub(super) fn all(target: &mut Target<'_>, operations: &[Change]) -> Result<(), 
     let mut rest = operations;
     while !rest.is_empty() {
         let mut writer = Writer::new(rest);
-        while writer.taken < rest.len() && writer.elements < most && writer.bytes < room {
+        while writer.goes_on() && writer.elements < most && writer.bytes < room {
             if let Err(error) = writer.take(target) {
                 target.nets.roll_back(false);
                 return Err(writer.failed(&error, target.commits > 0));
@@ -107,6 +107,8 @@ struct Pending {
 struct Writer<'a> {
     operations: &'a [Change],
     taken: usize,
+    /// Something was made that elements may lead to.
+    structured: bool,
     batch: Batch,
     pending: BTreeMap<SetName, Pending>,
     elements: usize,
@@ -122,6 +124,7 @@ impl<'a> Writer<'a> {
         Self {
             operations,
             taken: 0,
+            structured: false,
             batch: Batch::new(TABLE),
             pending: BTreeMap::new(),
             elements: 0,
@@ -129,6 +132,15 @@ impl<'a> Writer<'a> {
             origin: Vec::new(),
             counted: Vec::new(),
         }
+    }
+
+    /// Whether the next operation may come into force together with what was taken.
+    ///
+    /// A packet keeps the generation in which it entered a base chain for the rules of all chains, but looks elements up in
+    /// the newest one (net/netfilter/nf_tables_core.c). So an element that leads to a chain comes after the chain: in one
+    /// transaction a packet could find the element and, in its own generation, a chain without rules.
+    fn goes_on(&self) -> bool {
+        self.operations.get(self.taken).is_some_and(|next| !(self.structured && next.key().is_made_of_elements()))
     }
 
     fn take(&mut self, target: &mut Target<'_>) -> Result<(), Error> {
@@ -147,6 +159,7 @@ impl<'a> Writer<'a> {
             None => {
                 self.flush();
                 self.structure(target.nft, key, before, after)?;
+                self.structured |= after.is_some();
                 self.origin.resize_with(self.batch.operations(), || vec![self.taken]);
                 if let Key::Chain(ChainName::Kind(kind)) = key {
                     self.number(*kind, before, after);

@@ -114,6 +114,27 @@ pub enum Key {
     Frontend(FrontendKey),
 }
 
+impl Key {
+    /// Whether it is elements of sets and nothing else.
+    pub(super) fn is_made_of_elements(&self) -> bool {
+        match self {
+            Self::Table
+            | Self::StraySet(_)
+            | Self::StrayChain(_)
+            | Self::Set(_)
+            | Self::Chain(_)
+            | Self::Prefix { .. } => false,
+            Self::NodeAddress(_)
+            | Self::Inside(_)
+            | Self::StrayElement(..)
+            | Self::Pool(_)
+            | Self::Ending { .. }
+            | Self::Allowed { .. }
+            | Self::Frontend(_) => true,
+        }
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

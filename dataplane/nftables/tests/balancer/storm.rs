@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    time::{Duration, Instant},
 };
 
 use vipd_model::Algorithm;
@@ -19,6 +20,9 @@ use crate::{lab::*, service::*};
 fn swaps() -> usize {
     env::var("VIPD_NFT_STORM").map_or(500, |text| text.parse().unwrap())
 }
+
+/// A SYN that was dropped is sent again after a second.
+const RESENT: Duration = Duration::from_millis(990);
 
 /// Two of four endpoints, others each time; and now and then another number of them.
 fn endpoints(n: usize) -> Vec<&'static str> {
@@ -32,14 +36,19 @@ fn storm(service: impl Fn() -> Made + Sync) {
         let lab = Lab::new();
         let mut runner = started(Nftables::open().unwrap(), Lab::node());
         put(&mut runner, service().to(&endpoints(0)));
-        let (done, served) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
-        let (stop, count) = (Arc::clone(&done), Arc::clone(&served));
+        let done = Arc::new(AtomicBool::new(false));
+        let [served, resent] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+        let (stop, count, late) = (Arc::clone(&done), Arc::clone(&served), Arc::clone(&resent));
         let failures = lab.client.start(move || {
             let one = || {
                 let mut failed = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
+                    let start = Instant::now();
                     match connect_patiently((ip("10.96.0.1"), 80).into()) {
-                        Ok(_) => drop(count.fetch_add(1, Ordering::Relaxed)),
+                        Ok(_) => {
+                            count.fetch_add(1, Ordering::Relaxed);
+                            late.fetch_add(usize::from(start.elapsed() > RESENT), Ordering::Relaxed);
+                        }
                         Err(error) => failed.push(error.to_string()),
                     }
                 }
@@ -56,7 +65,8 @@ fn storm(service: impl Fn() -> Made + Sync) {
         done.store(true, Ordering::Relaxed);
         let failures = failures.recv().unwrap();
         let served = served.load(Ordering::Relaxed);
-        println!("{served} connections over {} swaps", swaps());
+        let resent = resent.load(Ordering::Relaxed);
+        println!("{served} connections over {} swaps, {resent} of them at the second try", swaps());
         assert!(failures.is_empty(), "{} of {served} failed: {:?}", failures.len(), &failures[..failures.len().min(5)]);
         assert!(served > 50, "{served}");
         wanted_is_in_kernel(&mut runner);
