@@ -34,8 +34,8 @@ fn main() {
     let number = |index: usize| arguments.get(index).and_then(|text| text.parse::<u32>().ok());
     let only = arguments.first().map_or("", String::as_str);
     println!(
-        "{:<7} {:>7} {:>4} {:>9} {:>9} {:>19} {:>9} {:>9}  connect p50, µs",
-        "", "svc", "ep", "load CPU", "wall", "change p50/max", "add p50", "restart"
+        "{:<7} {:>7} {:>4} {:>8} {:>8} {:>9} {:>19} {:>9} {:>9} {:>9}  connect p50, µs",
+        "", "svc", "ep", "load CPU", "wall", "change CPU", "p50/max", "add p50", "restart", "wall"
     );
     for backend in Backend::ALL.into_iter().filter(|backend| backend.as_str().contains(only)) {
         let sizes = match (number(1), number(2)) {
@@ -109,6 +109,7 @@ fn measure(backend: Backend, services: u32, endpoints: u32) {
     put(&mut runner, batch);
     let (load_cpu, load_wall) = (cpu() - before, wall.elapsed());
 
+    let before = cpu();
     let mut changes: Vec<Duration> = (0..30)
         .map(|turn| {
             let which = turn * 7919 % services;
@@ -117,6 +118,7 @@ fn measure(backend: Backend, services: u32, endpoints: u32) {
             start.elapsed()
         })
         .collect();
+    let change_cpu = (cpu() - before) / 30;
     let mut adds: Vec<Duration> = (0..10)
         .map(|n| {
             let start = Instant::now();
@@ -137,21 +139,23 @@ fn measure(backend: Backend, services: u32, endpoints: u32) {
         let which = turn * 7919 % services;
         batch[which as usize] = selected(which, if turn % 2 == 0 { endpoints + 1 } else { endpoints - 1 });
     }
-    let start = Instant::now();
+    let (before, start) = (cpu(), Instant::now());
     let mut runner = started(backend);
     put(&mut runner, batch);
     runner.release().unwrap();
-    let restart = start.elapsed();
+    let (restart_cpu, restart) = (cpu() - before, start.elapsed());
     assert!(runner.check().unwrap().is_empty(), "a restart changes nothing");
     let objects = runner.object_count() as u64;
     println!(
-        "{:<7} {services:>7} {endpoints:>4} {:>8.2?} {:>8.2?} {:>9.1?}/{:>9.1?} {:>9.1?} {:>9.2?}  {}",
+        "{:<7} {services:>7} {endpoints:>4} {:>8.2?} {:>8.2?} {:>9.1?} {:>9.1?}/{:>9.1?} {:>9.1?} {:>9.2?} {:>9.2?}  {}",
         backend.to_string(),
         load_cpu,
         load_wall,
+        change_cpu,
         percentile(&mut changes, 50),
         percentile(&mut changes, 100),
         percentile(&mut adds, 50),
+        restart_cpu,
         restart,
         connects.join(" · ")
     );

@@ -11,7 +11,7 @@ use vipd_engine::{FlowFilter, Operation};
 use vipd_model::{EndpointKey, Family, Protocol};
 
 use crate::names::{Kind, Role};
-use crate::object::{Door, Key, Value};
+use crate::object::{Door, Goal, Key, Place, Value};
 use crate::rule::{self, Rule, Target};
 use crate::side::Side;
 
@@ -29,6 +29,12 @@ pub(crate) fn stale<'a>(
                 // A new frontend: flows that went past untranslated, answered by the address itself.
                 (None, _) => filters.extend(of_door(door, |port| door.place.address().map(|address| (address, port)))),
                 (_, None) => filters.extend(of_door(door, |_| None)),
+                // At another port of the proxy nobody knows them.
+                (Some(Value::Leaf(before)), Some(Value::Leaf(after)))
+                    if before.goal != after.goal && matches!(before.goal, Goal::Redirect(_)) =>
+                {
+                    filters.extend(of_door(door, |_| None));
+                }
                 _ => {}
             },
             Key::Chain(_, chain) => match Kind::parse(role, chain) {
@@ -82,7 +88,7 @@ pub(crate) fn endpoint(rule: &Rule) -> Option<EndpointKey> {
 
 /// A filter for each port of a UDP frontend.
 fn of_door(door: &Door, reply_source: impl Fn(u16) -> Option<(IpAddr, u16)>) -> Vec<FlowFilter> {
-    if door.protocol != Protocol::Udp {
+    if door.protocol != Protocol::Udp || matches!(door.place, Place::Proxy(_)) {
         return Vec::new();
     }
     let filter = |port| FlowFilter {

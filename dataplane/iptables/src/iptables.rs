@@ -98,6 +98,10 @@ impl Steps for Iptables {
         Ok(())
     }
 
+    fn disturbed(&mut self) -> bool {
+        self.lane.disturbed()
+    }
+
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
         flows::stale(Role::Balancer, |family| self.lane.side(family), operations)
     }

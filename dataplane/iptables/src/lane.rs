@@ -1,6 +1,7 @@
 //! What the engine and the guard have in common: both families, read and written.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use vipd_engine::{Applied, ApplyError, Assignments, EngineError, Objects, Observed, Operation};
 use vipd_model::{Family, ProblemCode};
@@ -10,6 +11,7 @@ use crate::object::{Key, Value};
 use crate::save::Saved;
 use crate::side::Side;
 use crate::tables::{Tables, TablesError};
+use crate::watch::Watch;
 
 /// Both families of one role, on one back end.
 #[derive(Debug)]
@@ -21,12 +23,13 @@ pub(crate) struct Lane {
     first: Option<[Saved; 2]>,
     /// Both were read once: what we then do not have, nobody else makes.
     read: bool,
+    watch: Watch,
 }
 
 impl Lane {
     pub(crate) fn new(role: Role, tables: Tables, first: [Saved; 2]) -> Self {
         let sides = Family::ALL.map(|family| Side::new(role, family));
-        Self { role, tables, sides, first: Some(first), read: false }
+        Self { role, tables, sides, first: Some(first), read: false, watch: Watch::default() }
     }
 
     pub(crate) fn side(&self, family: Family) -> &Side {
@@ -34,6 +37,11 @@ impl Lane {
     }
 
     pub(crate) fn observe(&mut self) -> Result<Observed<Key, Value>, EngineError> {
+        let start = Instant::now();
+        let backend = self.tables.programs.backend;
+        if !self.is_idle() || !self.read {
+            self.watch.reading(backend);
+        }
         let mut objects = Objects::new();
         let mut first = self.first.take();
         for family in Family::ALL {
@@ -51,6 +59,7 @@ impl Lane {
             objects.extend(side.read(&saved));
         }
         self.read = true;
+        self.watch.read(start.elapsed());
         Ok(Observed { objects, numbers: Assignments::default() })
     }
 
@@ -65,7 +74,11 @@ impl Lane {
             }
             let staged = side.stage(mine);
             if !staged.script.is_empty() {
-                if let Err(error) = self.tables.write(family, staged.script) {
+                let backend = self.tables.programs.backend;
+                self.watch.writing(backend);
+                let wrote = self.tables.write(family, staged.script);
+                self.watch.written(backend);
+                if let Err(error) = wrote {
                     side.revert(staged.before);
                     return Err(failed(&error, written));
                 }
@@ -73,6 +86,16 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// Nothing of ours is there, in either family.
+    fn is_idle(&self) -> bool {
+        self.sides.iter().all(Side::is_idle)
+    }
+
+    /// Whether somebody else may have written to what is ours.
+    pub(crate) fn disturbed(&mut self) -> bool {
+        !self.is_idle() && self.watch.is_disturbed(self.tables.programs.backend)
     }
 
     /// Packets and bytes that passed each rule of our own chains that translates.

@@ -44,6 +44,8 @@ pub enum Place {
     Own(IpAddr),
     /// Every address of this node.
     Node(Family),
+    /// No frontend: a port that the proxy listens on, closed to whoever was not sent there.
+    Proxy(Family),
 }
 
 impl Place {
@@ -52,7 +54,7 @@ impl Place {
     pub fn family(self) -> Family {
         match self {
             Self::Vip(address) | Self::Own(address) => Family::of(address),
-            Self::Node(family) => family,
+            Self::Node(family) | Self::Proxy(family) => family,
         }
     }
 
@@ -61,7 +63,7 @@ impl Place {
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::Vip(address) | Self::Own(address) => Some(address),
-            Self::Node(_) => None,
+            Self::Node(_) | Self::Proxy(_) => None,
         }
     }
 }
@@ -138,6 +140,8 @@ impl fmt::Display for Door {
             Place::Own(address) => write!(f, "node {address} . {} . {}", self.protocol, self.ports),
             Place::Node(Family::V4) => write!(f, "node4 . {} . {}", self.protocol, self.ports),
             Place::Node(Family::V6) => write!(f, "node6 . {} . {}", self.protocol, self.ports),
+            Place::Proxy(Family::V4) => write!(f, "proxy4 . {} . {}", self.protocol, self.ports),
+            Place::Proxy(Family::V6) => write!(f, "proxy6 . {} . {}", self.protocol, self.ports),
         }
     }
 }
@@ -194,6 +198,12 @@ impl fmt::Display for Value {
 }
 
 impl Leaf {
+    /// Of a port of the proxy; several services share it.
+    #[must_use]
+    pub fn proxy() -> Self {
+        Self { service: "".into(), name: "proxy".into(), goal: Goal::Reject, inside: None, nat: None }
+    }
+
     /// Whether flows of clients somewhere go to this chain.
     #[must_use]
     pub fn leads_through(&self, chain: &str) -> bool {

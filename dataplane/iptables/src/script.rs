@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use crate::names::Table;
+use crate::names::{self, Table};
 
 /// Chains; see [`Script::is_big`]. Reading all costs seconds where there are ten thousand, so few are better looked up.
 const BIG: usize = 1500;
@@ -75,7 +75,7 @@ impl Script {
     /// What refuses comes before what leads there, and goes after it: the filter table is written first, unless the
     /// jumps are taken back.
     ///
-    /// With `read_first`, the restoring program reads all chains before it begins.
+    /// With `read_first`, for many chains, the restoring program of nf_tables reads all chains before it begins.
     pub(crate) fn render(&self, read_first: bool) -> String {
         let takes_back = self.tables.values().any(|changes| !changes.deleted.is_empty() && changes.inserted.is_empty());
         let mut order = Table::ALL;
@@ -99,7 +99,12 @@ impl Changes {
         if read_first {
             text.push_str("-S\n");
         }
-        for chain in self.chains.keys() {
+        let mut chains: Vec<&String> = self.chains.keys().collect();
+        if read_first {
+            // `iptables-nft-save` sorts them by a method that takes longest where they are sorted already.
+            chains.sort_by_cached_key(|chain| names::short(chain));
+        }
+        for chain in chains {
             // Makes it, or empties it.
             let _ = writeln!(text, ":{chain} - [0:0]");
         }

@@ -41,11 +41,14 @@ pub(crate) struct Staged {
     pub(crate) before: Before,
 }
 
+/// Values before they were changed, in the order of the changes; absent: there was none.
+type Log<K, V> = Vec<(K, Option<V>)>;
+
 /// What was there, of what a script changes.
 pub(crate) struct Before {
-    entries: Vec<(Door, Option<Arc<Leaf>>)>,
-    trees: Vec<((Table, String), Option<Arc<str>>)>,
-    chains: Vec<(Arc<str>, Option<Arc<str>>)>,
+    entries: Log<Door, Arc<Leaf>>,
+    trees: Log<(Table, String), Arc<str>>,
+    chains: Log<Arc<str>, Arc<str>>,
     node: BTreeMap<(Table, Arc<str>), Arc<str>>,
     jumps: Jumps,
     based: bool,
@@ -131,7 +134,7 @@ impl Side {
     }
 }
 
-fn restore<K: Ord, V>(map: &mut BTreeMap<K, V>, before: Vec<(K, Option<V>)>) {
+fn restore<K: Ord, V>(map: &mut BTreeMap<K, V>, before: Log<K, V>) {
     for (key, value) in before.into_iter().rev() {
         match value {
             Some(value) => map.insert(key, value),
@@ -140,7 +143,7 @@ fn restore<K: Ord, V>(map: &mut BTreeMap<K, V>, before: Vec<(K, Option<V>)>) {
     }
 }
 
-fn set<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, before: &mut Vec<(K, Option<V>)>, key: K, value: Option<V>) {
+fn set<K: Ord + Clone, V>(map: &mut BTreeMap<K, V>, before: &mut Log<K, V>, key: K, value: Option<V>) {
     let was = match value {
         Some(value) => map.insert(key.clone(), value),
         None => map.remove(&key),

@@ -103,12 +103,13 @@ impl Tree {
     }
 
     /// Whether an entry has a rule in it.
-    fn has(self, leaf: &Leaf) -> bool {
+    fn has(self, door: &Door, leaf: &Leaf) -> bool {
+        let proxy = matches!(door.place, Place::Proxy(_));
         match self {
-            Self::Dispatch | Self::Invalid => true,
-            Self::Inside => leaf.inside.is_some(),
-            Self::Post => leaf.nat.is_some(),
-            Self::Proxy => false,
+            Self::Dispatch | Self::Invalid => !proxy,
+            Self::Inside => !proxy && leaf.inside.is_some(),
+            Self::Post => !proxy && leaf.nat.is_some(),
+            Self::Proxy => proxy,
         }
     }
 
@@ -125,7 +126,7 @@ impl Tree {
             Self::Inside => leaf.inside.as_ref().map(goal),
             Self::Post => leaf.nat.map(|class| Target::Goto(role.chain(class.chain()))),
             Self::Invalid => Some(Target::Drop),
-            Self::Proxy => None,
+            Self::Proxy => Some(Target::Goto(role.chain("ANSWER"))),
         }
     }
 }
@@ -229,12 +230,7 @@ impl Composer<'_> {
         if self.tree == Tree::Dispatch && entries.values().any(|leaf| leaf.inside.is_some()) {
             root.push(Rule::always(Target::Jump(self.role.chain("CLASS"))));
         }
-        if self.tree == Tree::Proxy {
-            let ports = self.proxy_ports(entries);
-            self.write_ports(ports, &mut root);
-            return self.write(self.role.chain(self.tree.root()), &root);
-        }
-        for (door, leaf) in entries.iter().filter(|(_, leaf)| self.tree.has(leaf)) {
+        for (door, leaf) in entries.iter().filter(|(door, leaf)| self.tree.has(door, leaf)) {
             match door.place.address() {
                 Some(address) => by_address.push((address, (door, leaf.as_ref()))),
                 None => by_port.push((door, leaf.as_ref())),
@@ -258,20 +254,6 @@ impl Composer<'_> {
         };
         rule.target = Some(target);
         Some(Item { protocol: door.protocol, ports: door.ports, rule })
-    }
-
-    fn proxy_ports(&self, entries: &BTreeMap<Door, Arc<Leaf>>) -> Vec<Item> {
-        let port = |(door, leaf): (&Door, &Arc<Leaf>)| match leaf.goal {
-            Goal::Redirect(port) => Some((door.protocol, port)),
-            _ => None,
-        };
-        let ports: BTreeSet<_> = entries.iter().filter_map(port).collect();
-        let item = |(protocol, port)| {
-            let ports = PortRange::one(port);
-            let rule = self.at(None, Some((protocol, ports)));
-            Item { protocol, ports, rule: Rule { target: Some(Target::Goto(self.role.chain("ANSWER"))), ..rule } }
-        };
-        ports.into_iter().map(item).collect()
     }
 
     /// A rule for flows to this place. Behind the translation, what the place was is asked of connection tracking.

@@ -12,6 +12,7 @@ pub mod error;
 pub mod message;
 pub mod nft;
 pub mod socket;
+pub mod xtables;
 
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;

@@ -169,6 +169,11 @@ impl Entries {
                     });
                     self.nat.extend(door(rule, side.family, true).zip(class));
                 }
+                Tree::Proxy if goal_is_answer(side, rule) => {
+                    let port = door(rule, side.family, false);
+                    let proxy = port.map(|port| Door { place: Place::Proxy(side.family), ..port });
+                    self.leaves.extend(proxy.map(|door| (door, Leaf::proxy())));
+                }
                 Tree::Invalid | Tree::Proxy => {}
             }
         }
@@ -215,6 +220,10 @@ fn door(rule: &Rule, family: Family, behind: bool) -> Option<Door> {
         Some(to) => Place::Vip(to.addr()),
     };
     Some(Door { place, protocol: rule.protocol?, ports: ports? })
+}
+
+fn goal_is_answer(side: &Side, rule: &Rule) -> bool {
+    rule.leads_to() == Some(&side.role.chain("ANSWER"))
 }
 
 /// Where an entry's rule leads; absent: deeper into the tree.

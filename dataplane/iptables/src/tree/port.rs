@@ -17,7 +17,7 @@ impl Composer<'_> {
         }
         let chain = self.role.chain(format_args!("{}N", self.tree.letter()));
         let mut rule = Rule::always(Target::Jump(chain.clone()));
-        if self.tree != Tree::Post {
+        if !matches!(self.tree, Tree::Post | Tree::Proxy) {
             rule.local_destination = true;
             // What is translated to another host cannot come from loopback, or go back to it.
             rule.destination = (self.role == Role::Balancer).then(|| (true, loopback(self.family)));
@@ -29,11 +29,6 @@ impl Composer<'_> {
             self.ports(&items, &format!("{chain}-"), &mut inner);
             self.write(chain, &inner);
         }
-    }
-
-    /// The rules of a root that is asked for ports only.
-    pub(super) fn write_ports(&mut self, items: Vec<Item>, root: &mut Vec<Rule>) {
-        self.ports(&items, &self.role.chain(format_args!("{}N-", self.tree.letter())), root);
     }
 
     /// The rules of a chain for these entries; where they are many, of chains whose names start with `base`.
