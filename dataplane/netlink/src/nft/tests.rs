@@ -84,7 +84,7 @@ fn everything() -> Vec<(&'static str, Vec<Expr>)> {
         ("nat-pre", hashes()),
         ("nat-post", vec![Expr::Masquerade { fully_random: false }]),
         ("nat-post", original()),
-        ("filter-pre", vec![remembers(SetChange::Update), remembers(SetChange::Delete)].concat()),
+        ("filter-pre", [remembers(SetChange::Update), remembers(SetChange::Delete)].concat()),
         ("filter-pre", absent),
         ("filter-pre", reset),
         ("filter-pre", vec![Expr::Reject(RejectWith::PortUnreachable)]),

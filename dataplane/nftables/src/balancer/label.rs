@@ -15,7 +15,8 @@ pub(super) fn label(service: &ServiceKey, family: Family, policy: Policy) -> Str
         (Family::V4, Policy::Local) => " ipv4 local",
         (Family::V6, Policy::Local) => " ipv6 local",
     };
-    let mut name = format!("{}/{}", escaped(service.owner.as_str()), escaped(service.name.as_str()));
+    let mut name =
+        format!("{}/{}", escaped(service.owner.as_str()).replace('/', "%2f"), escaped(service.name.as_str()));
     if name.len() + suffix.len() > BYTES {
         let hash = format!("~{:016x}", fnv(name.bytes()));
         let mut end = BYTES - suffix.len() - hash.len();
@@ -36,14 +37,14 @@ pub(super) fn service(label: &str) -> Option<ServiceKey> {
     ServiceKey::new(&unescaped(owner)?, &unescaped(name)?).ok()
 }
 
-/// Without what would end the comment or the owner.
+/// Without what would end the comment, or be taken for the mark of a cut.
 fn escaped(name: &str) -> String {
-    name.replace('%', "%25").replace('/', "%2f").replace('"', "%22").replace('~', "%7e")
+    name.replace('%', "%25").replace('"', "%22").replace('~', "%7e")
 }
 
 fn unescaped(text: &str) -> Option<String> {
     let name = text.replace("%22", "\"").replace("%2f", "/").replace("%7e", "~").replace("%25", "%");
-    (escaped(&name) == text).then_some(name)
+    (escaped(&name) == text || escaped(&name).replace('/', "%2f") == text).then_some(name)
 }
 
 #[cfg(test)]

@@ -410,3 +410,6 @@ fn flags(frontend: &Frontend) -> u32 {
     };
     split | nat
 }
+
+#[cfg(test)]
+mod tests;
