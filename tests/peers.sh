@@ -15,6 +15,7 @@ missing iptables && packages+=(iptables)
 missing make && packages+=(make)
 missing cc && packages+=(gcc libc6-dev)
 missing go && packages+=(golang-go)
+missing openssl && packages+=(openssl)
 missing python3 && packages+=(python3 python3-venv)
 if [ ${#packages[@]} -gt 0 ]; then
     as_root apt-get update -qq
