@@ -1,6 +1,7 @@
 //! The engine: the four steps over selected services.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use vipd_engine::{
     ServiceCounters, Steps,
 };
 use vipd_model::feature::{Ability, Feature};
-use vipd_model::{EngineKind, Family, Problem, ProblemCode, Selected, ServiceKey};
+use vipd_model::{EndpointKey, EngineKind, Family, Problem, ProblemCode, Selected, ServiceKey};
 
 use crate::backend::Backend;
 use crate::counters::{Counted, Reading};
@@ -19,6 +20,7 @@ use crate::lane::Lane;
 use crate::layout;
 use crate::names::{self, Kind, Role};
 use crate::object::{Key, Value};
+use crate::remembered;
 use crate::render;
 use crate::tables::TablesError;
 
@@ -119,6 +121,10 @@ impl Engine for Iptables {
             ability.features.remove(&Feature::Ipv6);
         }
         ability
+    }
+
+    fn remembered(&mut self, service: &Selected, client: IpAddr) -> Option<EndpointKey> {
+        remembered::endpoint(service, client)
     }
 
     fn counters(&mut self, services: &[ServiceKey]) -> Result<Vec<ServiceCounters>, EngineError> {

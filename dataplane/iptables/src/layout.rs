@@ -51,7 +51,12 @@ pub fn jumps(role: Role) -> Vec<Jump> {
         jump(Table::Nat, "OUTPUT", &[], "SERVICES"),
     ];
     match role {
-        Role::Balancer => jumps.push(jump(Table::Nat, "POSTROUTING", &[State::Dnat], "POST")),
+        Role::Balancer => {
+            jumps.push(jump(Table::Nat, "POSTROUTING", &[State::Dnat], "POST"));
+            for chain in ["INPUT", "FORWARD"] {
+                jumps.push(jump(Table::Filter, chain, &[State::Invalid], "INVALID"));
+            }
+        }
         Role::Guard => {
             for chain in ["INPUT", "FORWARD", "OUTPUT"] {
                 jumps.push(jump(Table::Filter, chain, &[State::New, State::NotDnat], "RANGES"));
@@ -118,16 +123,33 @@ pub fn node(role: Role, node: &Node) -> Objects<Key, Value> {
             Role::Balancer => {
                 chain(Table::Nat, "CLASS", class(role, &node.network, family));
                 chain(Table::Nat, "INTERNAL", internal(role, &node.network, family));
+                chain(Table::Filter, "INVALID", invalid(role, node, STRAY));
             }
             Role::Guard => {
                 chain(Table::Filter, "RANGES", ranges(role, &node.network, family));
-                let fall = Rule::always(Target::Jump(role.chain("FALL")));
-                let rules = if node.invalid_packets == InvalidPackets::Drop { vec![fall] } else { Vec::new() };
-                chain(Table::Filter, "INVALID", rules);
+                chain(Table::Filter, "INVALID", invalid(role, node, "FALL"));
             }
         }
     }
     objects
+}
+
+/// What becomes of INVALID packets: nothing, or what the trees say.
+fn invalid(role: Role, node: &Node, chain: &str) -> Vec<Rule> {
+    let fall = Rule::always(Target::Jump(role.chain(chain)));
+    if node.invalid_packets == InvalidPackets::Drop { vec![fall] } else { Vec::new() }
+}
+
+/// The chain of [`Key::Source`], in the filter table. An answer out of window is translated for nobody, and a client that
+/// gets it from the endpoint's own address would reset a healthy connection.
+pub const STRAY: &str = "STRAY";
+
+/// Its rules.
+#[must_use]
+pub fn stray<'a>(sources: impl Iterator<Item = &'a IpNet>) -> Vec<Rule> {
+    let rule =
+        |source: &IpNet| Rule { source: Some(*source), protocol: Some(Protocol::Tcp), ..Rule::always(Target::Drop) };
+    sources.map(rule).collect()
 }
 
 /// To where it is refused: an address of the node, since the interface that a packet came in by may have none.

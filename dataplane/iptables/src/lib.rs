@@ -16,6 +16,7 @@ mod lane;
 pub mod layout;
 pub mod names;
 pub mod object;
+mod remembered;
 mod render;
 mod rule;
 mod save;

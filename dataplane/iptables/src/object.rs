@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use vipd_model::{Family, PortRange, Protocol};
 
 use crate::names::Table;
@@ -16,6 +17,8 @@ pub enum Key {
     Node(Family, Table, Arc<str>),
     /// What all services of a family share: our rules in the kernel's own chains, and chains that never change.
     Base(Family),
+    /// INVALID packets of TCP from here are dropped: endpoints are here.
+    Source(IpNet),
     /// A chain of one service or frontend.
     Chain(Family, Arc<str>),
     /// A frontend, in the tree.
@@ -30,6 +33,7 @@ impl Key {
     pub fn family(&self) -> Family {
         match self {
             Self::Node(family, ..) | Self::Base(family) | Self::Chain(family, _) | Self::Stray(family, ..) => *family,
+            Self::Source(net) => Family::of_net(net),
             Self::Entry(door) => door.place.family(),
         }
     }
@@ -125,7 +129,7 @@ pub struct Leaf {
 pub enum Value {
     /// Rules, one a line, as [`crate::Rule`] prints them.
     Rules(Arc<str>),
-    /// All of [`Key::Base`] is there.
+    /// All of it is there.
     Whole,
     /// See [`Key::Entry`].
     Leaf(Arc<Leaf>),
@@ -171,6 +175,7 @@ impl fmt::Display for Key {
                 write!(f, "{} {table} chain {chain}", version(*family))
             }
             Self::Base(family) => write!(f, "{} jumps to our chains", version(*family)),
+            Self::Source(net) => write!(f, "INVALID from {net}"),
             Self::Chain(family, chain) => write!(f, "{} nat chain {chain}", version(*family)),
             Self::Entry(door) => write!(f, "entry {door}"),
         }

@@ -1,17 +1,18 @@
 //! From one selected service to its chains and entries. Pure.
 
-mod pool;
+pub(crate) mod pool;
 
 use std::collections::BTreeSet;
 use std::iter;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use vipd_engine::{Node, Objects, RenderError};
 use vipd_model::frontend::{At, Policy, Scope, SourceNat};
 use vipd_model::select::{FrontendSelection, Serve};
 use vipd_model::service::NoEndpoints;
-use vipd_model::{Family, Frontend, Problem, ProblemCode, Selected};
+use vipd_model::{Endpoint, Family, Frontend, Problem, ProblemCode, Protocol, Selected};
 
 use crate::names::{self, Kind, Role};
 use crate::object::{Door, Goal, Key, Leaf, Place, SourceNatClass, Value};
@@ -37,6 +38,7 @@ pub(crate) fn service(node: &Node, selected: &Selected) -> Result<Objects<Key, V
     }
     for family in Family::ALL {
         out.pools(selected, family);
+        out.sources(selected, family);
     }
     let rules = out.objects.values().map(|value| match value {
         Value::Rules(rules) => rules.lines().count(),
@@ -118,6 +120,17 @@ impl Output {
         Goal::Chain(name)
     }
 
+    /// Where INVALID packets of TCP endpoints come from.
+    fn sources(&mut self, selected: &Selected, family: Family) {
+        let service = &selected.service;
+        let served = selected.frontends.iter().any(|frontend| frontend.family == family);
+        if served && service.definition.protocol == Protocol::Tcp {
+            let endpoints = service.endpoints.iter().filter(|endpoint| endpoint.key.family() == family);
+            let source = |endpoint: &Endpoint| (Key::Source(neighbourhood(endpoint.key.address)), Value::Whole);
+            self.objects.extend(endpoints.map(source));
+        }
+    }
+
     /// The chains that pick endpoints, those of them that some frontend leads to. Of a UDP service that refuses there is
     /// one that nothing leads to, for the flows of endpoints that take no new ones.
     fn pools(&mut self, selected: &Selected, family: Family) {
@@ -140,6 +153,16 @@ impl Output {
             self.objects.insert(Key::Chain(family, self.pool_name(Kind::All)), Value::Rules(tree::text(&rules)));
         }
     }
+}
+
+/// Where endpoints are told apart from other hosts, where what they send is INVALID: one rule for each of them would make
+/// a second rule set as large as the first.
+fn neighbourhood(address: IpAddr) -> IpNet {
+    let length = match Family::of(address) {
+        Family::V4 => 24,
+        Family::V6 => 64,
+    };
+    IpNet::new(address, length).map_or(IpNet::from(address), |net| net.trunc())
 }
 
 /// Where packets find a frontend.

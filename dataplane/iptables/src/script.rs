@@ -31,6 +31,11 @@ impl Script {
         self.tables.entry(table).or_default().chains.insert(chain.to_owned(), rules);
     }
 
+    /// Whether it writes a chain.
+    pub(crate) fn writes(&self, table: Table, chain: &str) -> bool {
+        self.tables.get(&table).is_some_and(|changes| changes.chains.contains_key(chain))
+    }
+
     pub(crate) fn insert(&mut self, table: Table, chain: &str, rule: String) {
         self.tables.entry(table).or_default().inserted.push((chain.to_owned(), rule));
     }

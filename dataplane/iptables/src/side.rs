@@ -5,6 +5,7 @@ mod read;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use vipd_engine::Operation;
 use vipd_model::Family;
 
@@ -26,6 +27,8 @@ pub(crate) struct Side {
     entries: BTreeMap<Door, Arc<Leaf>>,
     /// The trees' chains as they are in the kernel.
     trees: Chains,
+    /// Where INVALID packets are dropped.
+    sources: BTreeSet<IpNet>,
     /// Chains of services and frontends, shared with the runner's books.
     chains: BTreeMap<Arc<str>, Arc<str>>,
     /// The chains that follow the node. While nothing is served they are only remembered.
@@ -49,6 +52,7 @@ pub(crate) struct Before {
     entries: Log<Door, Arc<Leaf>>,
     trees: Log<(Table, String), Arc<str>>,
     chains: Log<Arc<str>, Arc<str>>,
+    sources: BTreeSet<IpNet>,
     node: BTreeMap<(Table, Arc<str>), Arc<str>>,
     jumps: Jumps,
     based: bool,
@@ -61,6 +65,7 @@ impl Side {
             family,
             entries: BTreeMap::new(),
             trees: Chains::new(),
+            sources: BTreeSet::new(),
             chains: BTreeMap::new(),
             node: BTreeMap::new(),
             based: false,
@@ -101,6 +106,7 @@ impl Side {
             entries: Vec::new(),
             trees: Vec::new(),
             chains: Vec::new(),
+            sources: self.sources.clone(),
             node: self.node.clone(),
             jumps: self.jumps.clone(),
             based: self.based,
@@ -111,6 +117,7 @@ impl Side {
             match operation.key() {
                 Key::Node(_, table, chain) => staging.node(*table, chain, operation.after()),
                 Key::Base(_) => staging.base(operation.after().is_some()),
+                Key::Source(net) => staging.source(*net, operation.after().is_some()),
                 Key::Chain(_, chain) => staging.chain(chain, operation.after()),
                 Key::Entry(door) => staging.entry(door, operation.after()),
                 Key::Stray(_, table, chain) => {
@@ -118,6 +125,7 @@ impl Side {
                 }
             }
         }
+        staging.sources();
         staging.trees(strays);
         staging.staged
     }
@@ -128,6 +136,7 @@ impl Side {
         restore(&mut self.entries, before.entries);
         restore(&mut self.trees, before.trees);
         restore(&mut self.chains, before.chains);
+        self.sources = before.sources;
         self.node = before.node;
         self.jumps = before.jumps;
         self.based = before.based;
@@ -183,6 +192,26 @@ impl Staging<'_> {
         };
         if self.side.based {
             self.write(table, chain, after);
+        }
+    }
+
+    fn source(&mut self, net: IpNet, wanted: bool) {
+        if wanted {
+            self.side.sources.insert(net);
+        } else {
+            self.side.sources.remove(&net);
+        }
+    }
+
+    /// The chain of all sources, where it changes. It comes and goes with the base.
+    fn sources(&mut self) {
+        let (role, before) = (self.side.role, &self.staged.before);
+        let is_new =
+            self.side.based && (!before.based || self.staged.script.writes(Table::Filter, &role.chain("REFUSE")));
+        if role == Role::Balancer && (is_new || before.based != self.side.based || before.sources != self.side.sources)
+        {
+            let rules = self.side.based.then(|| tree::text(&layout::stray(self.side.sources.iter())));
+            self.write(Table::Filter, &role.chain(layout::STRAY), rules);
         }
     }
 

@@ -12,7 +12,7 @@ use vipd_model::endpoint::{Endpoint, EndpointState};
 use vipd_model::scheduler::Algorithm;
 use vipd_model::select::EndpointSet;
 use vipd_model::service::ClientAffinity;
-use vipd_model::{Family, Protocol, Selected};
+use vipd_model::{EndpointKey, Family, Protocol, Selected, ServiceKey};
 
 use crate::names;
 use crate::rule::{CERTAIN, Chance, Recent, Rule, Target};
@@ -26,11 +26,10 @@ pub(super) fn rules(selected: &Selected, family: Family, set: &EndpointSet) -> V
     let members: Vec<&Endpoint> =
         set.members.iter().filter_map(|index| service.endpoints.get(*index as usize)).collect();
     let protocol = service.definition.protocol;
-    let key = service.key.to_string();
     let affinity = service.definition.client_affinity;
     let to = |endpoint: &Endpoint| Rule { protocol: Some(protocol), ..Rule::always(dnat(endpoint)) };
     let record = |endpoint: &Endpoint, within| {
-        affinity.map(|affinity| recent(&format!("{key} {}", endpoint.key), &affinity, family, within))
+        affinity.map(|affinity| recent(list_of(&service.key, endpoint.key), &affinity, family, within))
     };
 
     let mut rules = Vec::new();
@@ -66,14 +65,19 @@ fn dnat(endpoint: &Endpoint) -> Target {
     Target::Dnat(endpoint.key.address, (port != 0).then_some(port))
 }
 
-fn recent(of: &str, affinity: &ClientAffinity, family: Family, within: Option<u32>) -> Recent {
+/// The list of an endpoint's clients.
+pub(crate) fn list_of(service: &ServiceKey, endpoint: EndpointKey) -> String {
+    format!("VIPD-{}", names::short(&format!("{service} {endpoint}")))
+}
+
+fn recent(name: String, affinity: &ClientAffinity, family: Family, within: Option<u32>) -> Recent {
     let mask = match family {
         Family::V4 => IpAddr::from(u32::MAX.checked_shl(32 - u32::from(affinity.prefix_v4)).unwrap_or(0).to_be_bytes()),
         Family::V6 => {
             IpAddr::from(u128::MAX.checked_shl(128 - u32::from(affinity.prefix_v6)).unwrap_or(0).to_be_bytes())
         }
     };
-    Recent { name: format!("VIPD-{}", names::short(of)), mask, within }
+    Recent { name, mask, within }
 }
 
 /// Each takes its weight of what is left: the last takes all.

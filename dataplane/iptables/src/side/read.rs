@@ -8,7 +8,7 @@ use vipd_model::Family;
 
 use super::Side;
 use crate::layout;
-use crate::names::{Kind, Table};
+use crate::names::{Kind, Role, Table};
 use crate::object::{Door, Goal, Key, Leaf, Place, SourceNatClass, Value};
 use crate::rule::{Rule, Target};
 use crate::save::{Line, Saved};
@@ -48,6 +48,7 @@ impl Side {
         self.read_strays(&mut objects);
         let leaf = |(door, leaf): (&Door, &Arc<Leaf>)| (Key::Entry(*door), Value::Leaf(Arc::clone(leaf)));
         objects.extend(self.entries.iter().map(leaf));
+        objects.extend(self.sources.iter().map(|net| (Key::Source(*net), Value::Whole)));
         objects
     }
 
@@ -86,6 +87,7 @@ impl Side {
                 None => wrong.push(format!("{table} chain {chain} is missing")),
             }
         }
+        self.read_sources(saved, texts, &mut wrong);
         let changed = wrong.iter().any(|what| what.contains("changed") || what.contains("second"));
         let in_kernel = right > 0 || changed || !self.jumps.is_empty();
         let mut remembered = std::mem::take(&mut self.node);
@@ -103,6 +105,26 @@ impl Side {
         if in_kernel {
             let value = if wrong.is_empty() { Value::Whole } else { Value::Damaged(wrong.join(", ").into()) };
             objects.insert(Key::Base(self.family), value);
+        }
+    }
+
+    fn read_sources(
+        &mut self,
+        saved: &Saved,
+        texts: &mut BTreeMap<(Table, String), Arc<str>>,
+        wrong: &mut Vec<String>,
+    ) {
+        self.sources.clear();
+        if self.role == Role::Guard {
+            return;
+        }
+        let key = (Table::Filter, self.role.chain(layout::STRAY));
+        let lines = saved.chains.get(&key);
+        self.sources.extend(lines.into_iter().flatten().filter_map(|line| line.rule.as_ref()?.source));
+        match texts.remove(&key) {
+            Some(there) if there == tree::text(&layout::stray(self.sources.iter())) => {}
+            Some(_) => wrong.push(format!("filter chain {} is changed", key.1)),
+            None => wrong.push(format!("filter chain {} is missing", key.1)),
         }
     }
 

@@ -220,9 +220,14 @@ fn invalid_packets_to_a_frontend_are_met_with_silence() {
 
 /// Sends a FIN of no connection from the client to port 80.
 fn lone_fin_is_answered(to: &str) -> bool {
+    lone_fin_is_answered_to(Lab::CLIENT_V4, to)
+}
+
+/// The same from another host's address.
+pub(crate) fn lone_fin_is_answered_to(from: &str, to: &str) -> bool {
     use std::io::Read as _;
     use std::net::{IpAddr, SocketAddr};
-    let (IpAddr::V4(from), IpAddr::V4(to)) = (ip(Lab::CLIENT_V4), ip(to)) else { panic!("IPv4 only") };
+    let (IpAddr::V4(from), IpAddr::V4(to)) = (ip(from), ip(to)) else { panic!("IPv4 only") };
     let mut segment = Vec::new();
     segment.extend(4000u16.to_be_bytes());
     segment.extend(80u16.to_be_bytes());
