@@ -118,8 +118,8 @@ impl<S: Steps> Runner<S> {
 
     /// Walks all services: drift is rare, and a reverse index would cost every service memory all the time.
     fn holders(&self, key: &S::Key) -> Vec<ServiceKey> {
-        let holds = |(_, keys): &(&ServiceKey, &Box<[S::Key]>)| keys.binary_search(key).is_ok();
-        self.services.iter().filter(holds).map(|(service, _)| service.clone()).collect()
+        let holding = self.services.iter().filter(|(_, keys)| keys.binary_search(key).is_ok());
+        holding.map(|(service, _)| service.clone()).collect()
     }
 
     /// Makes the kernel as wanted again after [`Runner::check`], service by service where it must be.

@@ -72,6 +72,7 @@ impl<V: Eq + Clone> Entry<V> {
     }
 
     /// Absent if there is nothing to remember.
+    #[expect(clippy::boxed_local, reason = "the counterpart of `opened`")]
     fn closed(books: Box<Books<V>>) -> Option<Self> {
         if books.kernel.is_none() && books.users == 0 {
             return None;
