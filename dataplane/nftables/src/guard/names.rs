@@ -228,8 +228,12 @@ pub enum ChainName {
         /// Family.
         family: Family,
     },
+    /// Finds node ports that have source ranges.
+    SourcesNode,
     /// Finds frontends that have source ranges.
     Sources,
+    /// Redirects node ports to the proxy.
+    CaptureNode,
     /// Redirects to the proxy.
     Capture,
     /// Finds virtual ranges.
@@ -237,6 +241,8 @@ pub enum ChainName {
         /// Family.
         family: Family,
     },
+    /// Finds refused node ports.
+    RefuseNode,
     /// Finds refused frontends, then virtual ranges.
     Refuse,
     /// Drops INVALID packets to frontends.
@@ -266,9 +272,17 @@ impl ChainName {
         [Self::Track, Self::Translate, Self::Answer]
             .into_iter()
             .chain(allowed)
-            .chain([Self::Sources, Self::Capture])
+            .chain([Self::SourcesNode, Self::Sources, Self::CaptureNode, Self::Capture])
             .chain(Family::ALL.into_iter().map(|family| Self::Virtual { family }))
-            .chain([Self::Refuse, Self::Invalid, Self::SourcesPre, Self::SourcesOut, Self::NatPre, Self::NatOut])
+            .chain([
+                Self::RefuseNode,
+                Self::Refuse,
+                Self::Invalid,
+                Self::SourcesPre,
+                Self::SourcesOut,
+                Self::NatPre,
+                Self::NatOut,
+            ])
             .chain([Self::RefusePre, Self::RefuseOut, Self::ProxyIn])
     }
 
@@ -295,9 +309,12 @@ impl fmt::Display for ChainName {
             Self::Translate => f.write_str("translate"),
             Self::Answer => f.write_str("answer"),
             Self::Allowed { reach, family } => write!(f, "allowed{}{}", reach.infix(), digit(*family)),
+            Self::SourcesNode => f.write_str("sources-node"),
             Self::Sources => f.write_str("sources"),
+            Self::CaptureNode => f.write_str("capture-node"),
             Self::Capture => f.write_str("capture"),
             Self::Virtual { family } => write!(f, "virtual{}", digit(*family)),
+            Self::RefuseNode => f.write_str("refuse-node"),
             Self::Refuse => f.write_str("refuse"),
             Self::Invalid => f.write_str("invalid"),
             Self::SourcesPre => f.write_str("sources-pre"),

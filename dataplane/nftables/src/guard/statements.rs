@@ -7,12 +7,12 @@ use super::names::{Prefix, Reach, SetName};
 use crate::rule::{KEY, KeyFields, Rule};
 
 impl Rule {
-    /// The packet's destination is in a set of frontends.
+    /// The packet's destination is in a set of frontends; for [`Reach::Node`] of one that is known to be for this node.
     pub(super) fn at(self, reach: Reach, family: Family, set: SetName) -> Self {
         let key = spot(reach, family);
         let rule = match reach {
             Reach::Address => self.family_implied(family),
-            Reach::Node => self.family(family).at_this_node(),
+            Reach::Node => self.family(family),
         };
         rule.with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
     }
@@ -23,13 +23,9 @@ impl Rule {
         self.with(&format!("{} @{set}", key.text), key.expressions).lookup(set, None)
     }
 
-    /// Redirects packets of a protocol to the port that a map has for their destination.
+    /// Redirects packets of a protocol to the port that a map has for their destination; for [`Reach::Node`] as above.
     pub(super) fn redirect(self, protocol: Protocol, reach: Reach, family: Family, map: SetName) -> Self {
         let rule = self.protocol(protocol).family(family);
-        let rule = match reach {
-            Reach::Address => rule,
-            Reach::Node => rule.at_this_node(),
-        };
         let key = spot(reach, family);
         // Where the protocol is known, `nft` calls its port by it.
         let fields = key.text.replace("th dport", &format!("{protocol} dport"));

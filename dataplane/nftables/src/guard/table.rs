@@ -43,9 +43,12 @@ pub fn hook(chain: ChainName) -> Option<Hook> {
         ChainName::ProxyIn => hook(ChainKind::Filter, HookPoint::Input, FILTER),
         ChainName::Answer
         | ChainName::Allowed { .. }
+        | ChainName::SourcesNode
         | ChainName::Sources
+        | ChainName::CaptureNode
         | ChainName::Capture
         | ChainName::Virtual { .. }
+        | ChainName::RefuseNode
         | ChainName::Refuse
         | ChainName::Invalid => None,
     }
@@ -59,9 +62,16 @@ pub fn rules(chain: ChainName, invalid_packets: InvalidPackets) -> Vec<Rule> {
         ChainName::Translate | ChainName::Virtual { .. } => Vec::new(),
         ChainName::Answer => vec![Rule::default().protocol(Protocol::Tcp).reset(), Rule::default().unreachable()],
         ChainName::Allowed { .. } => vec![Rule::default().drop()],
-        ChainName::Sources => sources(),
-        ChainName::Capture => capture(),
-        ChainName::Refuse => refuse(),
+        ChainName::SourcesNode => sources(Reach::Node),
+        ChainName::Sources => with_node(sources(Reach::Address), |rule| rule.goto(ChainName::SourcesNode)),
+        ChainName::CaptureNode => capture(Reach::Node),
+        ChainName::Capture => with_node(capture(Reach::Address), |rule| rule.goto(ChainName::CaptureNode)),
+        ChainName::RefuseNode => refuse(Reach::Node),
+        ChainName::Refuse => {
+            let mut rules = with_node(refuse(Reach::Address), |rule| rule.jump(ChainName::RefuseNode));
+            rules.extend(Family::ALL.map(|family| Rule::default().family(family).goto(ChainName::Virtual { family })));
+            rules
+        }
         ChainName::Invalid => invalid(invalid_packets),
         ChainName::SourcesPre | ChainName::SourcesOut => vec![Rule::default().new_flow().goto(ChainName::Sources)],
         ChainName::NatPre | ChainName::NatOut => vec![Rule::default().jump(ChainName::Capture)],
@@ -80,20 +90,26 @@ fn everywhere() -> impl Iterator<Item = (Reach, Family)> {
     Reach::ALL.into_iter().flat_map(|reach| Family::ALL.into_iter().map(move |family| (reach, family)))
 }
 
+/// Whether a packet is for this node is asked once, for that costs a look at the routes.
+fn with_node(mut rules: Vec<Rule>, there: impl FnOnce(Rule) -> Rule) -> Vec<Rule> {
+    rules.push(there(Rule::default().at_this_node()));
+    rules
+}
+
 /// Whoever may not come is dropped, the node itself included, whatever becomes of the others.
-fn sources() -> Vec<Rule> {
-    let ranged = |(reach, family)| {
+fn sources(reach: Reach) -> Vec<Rule> {
+    let ranged = |family| {
         let set = SetName::Spots { role: Role::Ranged, reach, family };
         Rule::default().at(reach, family, set).goto(ChainName::Allowed { reach, family })
     };
-    everywhere().map(ranged).collect()
+    Family::ALL.map(ranged).into()
 }
 
 /// A rule for each protocol, or `nft -f` would not read back what `nft list ruleset` prints: it wants a transport
 /// protocol named before a port is mapped.
-fn capture() -> Vec<Rule> {
+fn capture(reach: Reach) -> Vec<Rule> {
     let of_protocol = |protocol| {
-        everywhere().map(move |(reach, family)| {
+        Family::ALL.map(|family| {
             let map = SetName::Spots { role: Role::Capture, reach, family };
             Rule::default().redirect(protocol, reach, family, map)
         })
@@ -103,9 +119,9 @@ fn capture() -> Vec<Rule> {
 
 /// A captured frontend here means that a change came between capture and refusal: silence, and the client's next try
 /// finds the proxy. Unknown ports of virtual ranges come last.
-fn refuse() -> Vec<Rule> {
+fn refuse(reach: Reach) -> Vec<Rule> {
     let mut rules = Vec::new();
-    for (reach, family) in everywhere() {
+    for family in Family::ALL {
         for role in Role::FATES {
             let rule = Rule::default().at(reach, family, SetName::Spots { role, reach, family });
             rules.push(match role {
@@ -114,7 +130,6 @@ fn refuse() -> Vec<Rule> {
             });
         }
     }
-    rules.extend(Family::ALL.map(|family| Rule::default().family(family).goto(ChainName::Virtual { family })));
     rules
 }
 
@@ -124,7 +139,13 @@ fn invalid(invalid_packets: InvalidPackets) -> Vec<Rule> {
         return Vec::new();
     }
     let drop = |(reach, family)| {
-        Role::FATES.map(|role| Rule::default().at(reach, family, SetName::Spots { role, reach, family }).drop())
+        Role::FATES.map(|role| {
+            let rule = match reach {
+                Reach::Address => Rule::default(),
+                Reach::Node => Rule::default().at_this_node(),
+            };
+            rule.at(reach, family, SetName::Spots { role, reach, family }).drop()
+        })
     };
     everywhere().flat_map(drop).collect()
 }

@@ -16,6 +16,7 @@ const TCP: Protocol = Protocol::Tcp;
 fn what_is_observed_is_what_was_rendered() {
     in_namespace(|| {
         let mut runner = started(Guard::open().unwrap(), node(&["10.96.0.0/16", "10.0.0.0/8", "fd96::/64"]));
+        runner.release().unwrap();
         everything(&mut runner);
         wanted_is_in_kernel(&mut runner);
         assert_eq!(runner.check().unwrap().len(), 0);
