@@ -30,6 +30,6 @@ if ! "$cache/python/bin/python" -c 'import grpc_tools, grpc_status' 2>/dev/null;
     python3 -m venv "$cache/python"
     "$cache/python/bin/pip" install --quiet grpcio==1.* grpcio-tools==1.* grpcio-status==1.*
 fi
-"$(dirname "$0")/peers-k8s/build.sh"
+"$(dirname "$0")/peers-k8s/build.sh" etcd kube-apiserver
 if missing cargo-deny; then cargo install --quiet --locked cargo-deny@0.20.2; fi
 if missing cargo-fuzz; then cargo install --quiet --locked cargo-fuzz@0.13.2; fi

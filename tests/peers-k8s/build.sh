@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, kube-proxy, etcd and the loader of this folder into ~/.cache/vipd-peers/k8s. What is there stays.
-# The first time takes some ten minutes of processor time; nothing of it becomes part of vipd.
+# build.sh [PROGRAM…]: builds etcd, kube-apiserver, kube-proxy and the loader of this folder, or those named, into
+# ~/.cache/vipd-peers/k8s. What is there stays. The first time takes some ten minutes of processor time; nothing of it
+# becomes part of vipd.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 cache="${VIPD_PEERS:-$HOME/.cache/vipd-peers}/k8s"
@@ -20,7 +21,12 @@ build() {
     echo "building $1"
     nice -n 19 go build -trimpath -ldflags "$flags" -o "$cache/bin/$1" "$2"
 }
-build etcd go.etcd.io/etcd/server/v3
-build kube-proxy k8s.io/kubernetes/cmd/kube-proxy
-build kube-apiserver k8s.io/kubernetes/cmd/kube-apiserver
-build load ./load
+for program in "${@:-etcd kube-apiserver kube-proxy load}"; do
+    for one in $program; do
+        case $one in
+            etcd) build etcd go.etcd.io/etcd/server/v3 ;;
+            load) build load ./load ;;
+            *) build "$one" "k8s.io/kubernetes/cmd/$one" ;;
+        esac
+    done
+done
