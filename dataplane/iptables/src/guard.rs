@@ -92,6 +92,10 @@ impl Steps for Guard {
         self.lane.disturbed()
     }
 
+    fn cleanup(&mut self) -> Result<u64, EngineError> {
+        self.lane.cleanup()
+    }
+
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
         flows::stale(ROLE, |family| self.lane.side(family), operations)
     }

@@ -104,6 +104,10 @@ impl Steps for Iptables {
         self.lane.disturbed()
     }
 
+    fn cleanup(&mut self) -> Result<u64, EngineError> {
+        self.lane.cleanup()
+    }
+
     fn stale_flows(&self, operations: &[Operation<Key, Value>]) -> Vec<FlowFilter> {
         flows::stale(Role::Balancer, |family| self.lane.side(family), operations)
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use vipd_engine::{Applied, ApplyError, Assignments, EngineError, Objects, Observed, Operation};
+use vipd_engine::{Applied, ApplyError, Assignments, EngineError, Objects, Observed, Operation, Plan};
 use vipd_model::{Family, ProblemCode};
 
 use crate::names::Role;
@@ -86,6 +86,21 @@ impl Lane {
             }
         }
         Ok(())
+    }
+
+    /// Removes everything of ours, and tables that only we have used; returns how many objects.
+    pub(crate) fn cleanup(&mut self) -> Result<u64, EngineError> {
+        let observed = self.observe()?.objects;
+        let plan = Plan::difference(&observed, &Objects::new());
+        self.apply(&plan.finish).map_err(|error| EngineError {
+            operation: "clean up iptables",
+            message: error.message,
+            retry: error.retry,
+        })?;
+        if !observed.is_empty() {
+            Family::ALL.into_iter().for_each(|family| self.tables.tidy(family));
+        }
+        Ok(observed.len() as u64)
     }
 
     /// Nothing of ours is there, in either family.

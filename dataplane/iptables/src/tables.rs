@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use vipd_model::Family;
+use vipd_netlink::nft::Nft;
 
 use crate::backend::{Backend, Programs, legacy_tables};
 use crate::child::{self, ChildError, Said};
@@ -14,6 +15,7 @@ use crate::layout;
 use crate::names::{Role, Table};
 use crate::save::Saved;
 use crate::script::Script;
+use crate::watch::ip_family;
 
 /// The lock of the legacy programs (`XTABLES_LOCKFILE`).
 const LOCK: &str = "/run/xtables.lock";
@@ -170,6 +172,34 @@ impl Tables {
                 Err(TablesError::Locked { holder: holder(), waited: wait.as_secs() })
             }
             _ => Err(explained(name, &said, text, begun)),
+        }
+    }
+
+    /// The nft back end makes the kernel's chains as rules need them, and leaves them. Where a table has no rule, no other
+    /// chain and no policy left, nobody uses it: it goes. A failure leaves what does nothing.
+    pub(crate) fn tidy(&self, family: Family) {
+        let (Backend::Nft, Some(save), Some(restore)) =
+            (self.programs.backend, self.programs.save(family), self.programs.restore(family))
+        else {
+            return;
+        };
+        for table in Table::ALL {
+            let listed = child::run(save, &["-t", table.as_str()], String::new(), self.patience.program);
+            let Ok(Said { code: Some(0), output, .. }) = listed else { continue };
+            let dump = String::from_utf8_lossy(&output).into_owned();
+            let used = |line: &str| line.starts_with("-A") || (line.starts_with(':') && !line.contains(" ACCEPT "));
+            if dump.lines().any(used) {
+                continue;
+            }
+            let chains = dump.lines().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
+            for chain in chains {
+                // One that is not there is only printed; each is tried alone.
+                let script = format!("*{table}\n-X {chain}\nCOMMIT\n");
+                let _ = child::run(restore, &["--noflush"], script, self.patience.program);
+            }
+            if let Ok(mut nft) = Nft::open() {
+                let _ = nft.delete_empty_table(ip_family(family), table.as_str());
+            }
         }
     }
 

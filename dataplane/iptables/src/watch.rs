@@ -92,7 +92,8 @@ impl Watch {
     }
 }
 
-fn ip_family(family: Family) -> IpFamily {
+/// The family, as netlink's crate calls it.
+pub(crate) fn ip_family(family: Family) -> IpFamily {
     match family {
         Family::V4 => IpFamily::V4,
         Family::V6 => IpFamily::V6,

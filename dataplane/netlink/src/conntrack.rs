@@ -56,7 +56,7 @@ pub enum IpFamily {
 }
 
 impl IpFamily {
-    fn number(self) -> u8 {
+    pub(crate) fn number(self) -> u8 {
         match self {
             Self::V4 => libc::AF_INET as u8,
             Self::V6 => libc::AF_INET6 as u8,

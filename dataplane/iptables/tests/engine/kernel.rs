@@ -205,6 +205,25 @@ fn what_belongs_to_others_is_never_touched() {
     });
 }
 
+/// The nft back end makes tables as it needs them.
+#[test]
+fn a_cleanup_leaves_no_table_that_only_we_have_used() {
+    vipd_netlink::testing::in_namespace(|| {
+        let before = run("nft", &["list", "ruleset"]);
+        let mut runner = started(Backend::Nft, node());
+        put(&mut runner, &[&spec("web", Protocol::Tcp).vip("10.96.0.1", 80).vip("fd96::1", 80).to(&[11])]);
+        runner.steps_mut().cleanup().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), before);
+        run("nft", &["add table ip nat"]);
+        run("nft", &["add set ip nat strangers { type ipv4_addr; }"]);
+        let before = run("nft", &["list", "ruleset"]);
+        let mut runner = started(Backend::Nft, node());
+        put(&mut runner, &[&spec("more", Protocol::Tcp).vip("10.96.0.2", 80).to(&[11])]);
+        runner.steps_mut().cleanup().unwrap();
+        assert_eq!(run("nft", &["list", "ruleset"]), before);
+    });
+}
+
 /// The nft back end's programs stop where they meet an expression that they cannot print.
 #[test]
 fn expressions_that_the_programs_do_not_know_do_not_make_us_fail() {

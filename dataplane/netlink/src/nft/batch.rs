@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     attr::Encoder,
+    conntrack::IpFamily,
     error::Refusal,
     message::{self, Acknowledgement, flags},
 };
@@ -38,6 +39,8 @@ pub struct Batch {
     encoder: Encoder,
     parts: Vec<Part>,
     operations: Vec<String>,
+    /// `NFPROTO_…`
+    family: u8,
     elements: usize,
     sets: u32,
 }
@@ -50,7 +53,21 @@ impl Batch {
         let start = message::begin(&mut encoder, BEGIN, 0, 0);
         message::nfgenmsg(&mut encoder, 0, SUBSYSTEM);
         message::end(&mut encoder, start);
-        Self { table: table.into(), encoder, parts: Vec::new(), operations: Vec::new(), elements: 0, sets: 0 }
+        Self {
+            table: table.into(),
+            family: INET,
+            encoder,
+            parts: Vec::new(),
+            operations: Vec::new(),
+            elements: 0,
+            sets: 0,
+        }
+    }
+
+    /// An empty transaction on a table of family `ip` or `ip6`.
+    #[must_use]
+    pub fn of_family(family: IpFamily, table: impl Into<String>) -> Self {
+        Self { family: family.number(), ..Self::new(table) }
     }
 
     /// Whether there is nothing to commit.
@@ -198,7 +215,7 @@ impl Batch {
 
     fn open(&mut self, command: Command, flags: u16) -> usize {
         let start = message::begin(&mut self.encoder, command.kind(), flags, 0);
-        message::nfgenmsg(&mut self.encoder, INET, 0);
+        message::nfgenmsg(&mut self.encoder, self.family, 0);
         self.encoder.string(1, &self.table);
         start
     }

@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     attr::{Attrs, Encoder},
+    conntrack::IpFamily,
     error::Error,
     message::{self, NFGENMSG, parse_messages},
     socket::{DumpStep, Family, Socket},
@@ -145,6 +146,31 @@ impl Nft {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Deletes a table of family `ip` or `ip6` if nothing is in it: no chain, set, map or object. Whether it did.
+    ///
+    /// # Errors
+    /// As the kernel refuses.
+    pub fn delete_empty_table(&mut self, family: IpFamily, name: &str) -> Result<bool, Error> {
+        let operation = format!("read table {name}");
+        let answer = self.socket.ask(Command::GetTable.kind(), &operation, |m| {
+            message::nfgenmsg(m, family.number(), 0);
+            m.string(1, name);
+        });
+        let body = match answer {
+            Ok(body) => body,
+            Err(error) if error.is_not_found() => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        // NFTA_TABLE_USE: how many things are in it.
+        if Attrs::new(body.get(NFGENMSG..).unwrap_or_default()).be32(3) != Some(0) {
+            return Ok(false);
+        }
+        let mut batch = Batch::of_family(family, name);
+        batch.delete_table();
+        self.commit(&mut batch)?;
+        Ok(true)
     }
 
     /// The chains of a table. The kernel dumps everybody's; only their names are read.
