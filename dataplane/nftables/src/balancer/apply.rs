@@ -245,8 +245,11 @@ impl<'a> Writer<'a> {
             (Key::Table, Some(Value::Table(flags))) => self.batch.add_table(*flags),
             (Key::Table, _) => self.batch.delete_table(),
             (Key::Set(name), Some(_)) => {
-                if before.is_some() {
-                    self.batch.delete_set(&name.to_string());
+                match before {
+                    None => {}
+                    // Rules name it, so it cannot go; its elements can.
+                    Some(_) if *name == SetName::Equal => self.batch.flush_set(&name.to_string()),
+                    Some(_) => self.batch.delete_set(&name.to_string()),
                 }
                 self.batch.add_set(&table::set(*name));
                 if *name == SetName::Equal {

@@ -73,7 +73,8 @@ impl Nets {
             }
         }
         for net in old.into_iter().filter(|net| new.binary_search(net).is_err()) {
-            if self.remove(net) && !self.unsure {
+            // One that was missing cannot be deleted; one that was not is found as a stray by the next reading.
+            if self.remove(net) && !self.unsure && !unlisted {
                 free.push(net);
             }
             self.staged.push((net, false));

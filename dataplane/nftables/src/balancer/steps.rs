@@ -6,7 +6,7 @@ use vipd_engine::{
     ApplyError, Assignments, Engine, EngineError, FlowFilter, Hashed, Node, Objects, Observed, Operation, RenderError,
     ServiceCounters, Steps,
 };
-use vipd_model::{Ability, EndpointKey, EngineKind, Family, Selected, ServiceKey};
+use vipd_model::{Ability, EndpointKey, EngineKind, Family, Place, Selected, ServiceKey};
 use vipd_netlink::nft::{Batch, Nft, TableFlags};
 
 use super::{
@@ -15,7 +15,7 @@ use super::{
     flows, hash,
     names::TABLE,
     nets::Nets,
-    object::{Key, Value},
+    object::{FrontendPlace, Key, Value},
     observe, probe, remembered, render,
 };
 use crate::{
@@ -140,6 +140,23 @@ impl Steps for Nftables {
 
     fn bears_others(&self, key: &Key) -> bool {
         matches!(key, Key::Table | Key::Set(_) | Key::Chain(_) | Key::Prefix { .. })
+    }
+
+    /// Of the frontends only the one that the packet is for; what is there for all services decides nothing by itself.
+    fn concerns(&self, key: &Key, place: Place, port: u16) -> bool {
+        match (key, place) {
+            (Key::Set(_) | Key::Prefix { .. }, _) => false,
+            (Key::Frontend(frontend), place) => {
+                let here = match (frontend.place, place) {
+                    (FrontendPlace::Vip(own), Place::Address(address)) => own == address,
+                    (FrontendPlace::At(own), Place::Node(family)) => Family::of(own) == family,
+                    (FrontendPlace::Node(own), Place::Node(family)) => own == family,
+                    _ => false,
+                };
+                here && frontend.port == port
+            }
+            _ => true,
+        }
     }
 
     fn disturber(&mut self) -> Option<String> {

@@ -1,6 +1,6 @@
 //! The balancer's objects in the kernel: written, read back, listed by the real `nft`.
 
-use vipd_engine::{Node, Steps as _};
+use vipd_engine::{Node, Runner, Steps as _};
 use vipd_model::{Algorithm, EngineKind, feature::designed};
 use vipd_netlink::testing::{in_namespace, run};
 use vipd_nftables::Nftables;
@@ -52,5 +52,55 @@ fn cleanup_leaves_nothing() {
         assert!(runner.steps_mut().cleanup().unwrap() > 50);
         assert_eq!(run("nft", &["list", "ruleset"]), "");
         assert!(runner.steps_mut().observe().unwrap().objects.is_empty());
+    });
+}
+
+#[test]
+fn an_engine_that_serves_nobody_has_nothing_in_the_kernel() {
+    in_namespace(|| {
+        let mut runner = Runner::start(Nftables::open().unwrap()).unwrap().resting();
+        runner.set_node(Lab::node()).unwrap();
+        runner.release().unwrap();
+        for _ in 0..2 {
+            assert_eq!(run("nft", &["list", "ruleset"]), "");
+            let keys: Vec<_> = everything().iter().map(Made::key).collect();
+            everything().into_iter().for_each(|service| drop(put(&mut runner, service)));
+            wanted_is_in_kernel(&mut runner);
+            change(&mut runner, keys.into_iter().map(|key| (key, None)).collect()).unwrap();
+        }
+        assert_eq!(run("nft", &["list", "ruleset"]), "");
+    });
+}
+
+#[test]
+fn what_somebody_takes_away_is_found_named_and_put_back() {
+    in_namespace(|| {
+        let mut runner = started(Nftables::open_without_owner().unwrap(), Lab::node());
+        everything().into_iter().for_each(|service| drop(put(&mut runner, service)));
+        assert!(!runner.steps_mut().disturbed());
+        for mischief in [
+            "flush ruleset",
+            "flush map inet vipd-nft pools",
+            "flush map inet vipd-nft endpoints4-0",
+            "flush set inet vipd-nft endpoint-nets4",
+            "flush set inet vipd-nft equal",
+            "flush chain inet vipd-nft choose",
+            "insert rule inet vipd-nft nat-pre accept",
+            "add element inet vipd-nft endpoints4-0 { 7:4000 . 0x00000001 : 192.0.2.1 . 80 }",
+            "add element inet vipd-nft vips4 { 192.0.2.1 . tcp . 80 : 7:4000 }",
+            "add chain inet vipd-nft strange",
+        ] {
+            run("nft", &[mischief]);
+            assert!(runner.steps_mut().disturbed(), "{mischief}");
+            assert!(runner.steps_mut().disturber().is_some_and(|who| who.starts_with("nft (")), "{mischief}");
+            let drift = runner.check().unwrap();
+            assert!(!drift.is_empty(), "{mischief}");
+            // What stands in the way of what is missing goes first, and the next round makes it.
+            for _ in 0..3 {
+                runner.repair();
+                runner.check().unwrap();
+            }
+            wanted_is_in_kernel(&mut runner);
+        }
     });
 }
