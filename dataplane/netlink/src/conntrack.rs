@@ -26,6 +26,7 @@ const DELETE: u16 = 0x102;
 mod attribute {
     pub(super) const TUPLE_ORIGINAL: u16 = 1;
     pub(super) const TUPLE_REPLY: u16 = 2;
+    pub(super) const STATUS: u16 = 3;
     pub(super) const PROTOINFO: u16 = 4;
     pub(super) const ID: u16 = 12;
     pub(super) const ZONE: u16 = 18;
@@ -199,16 +200,21 @@ pub struct Flow {
     pub id: Option<u32>,
     /// `enum tcp_conntrack` of a TCP flow.
     pub tcp_state: Option<u8>,
+    /// The kernel does not drop it early when its table is full.
+    pub assured: bool,
 }
 
-/// `TCP_CONNTRACK_LAST_ACK`, `_TIME_WAIT` and `_CLOSE` (nf_conntrack_tcp.h): both sides have said that they are done.
-const TCP_OVER: std::ops::RangeInclusive<u8> = 6..=8;
+/// `TCP_CONNTRACK_ESTABLISHED` (nf_conntrack_tcp.h). Ended connections stay in the table for minutes.
+const TCP_ESTABLISHED: u8 = 3;
+/// `IPS_ASSURED`: traffic has gone both ways for a while; an answered question alone is not.
+const ASSURED: u32 = 1 << 2;
 
 impl Flow {
-    /// Whether it still carries something: a TCP connection that both sides have ended stays in the table for a while.
+    /// Whether it still carries something: a TCP connection that neither side has ended, or a conversation of another
+    /// protocol that has gone on for a while.
     #[must_use]
     pub fn is_live(&self) -> bool {
-        self.tcp_state.is_none_or(|state| !TCP_OVER.contains(&state))
+        self.tcp_state.map_or(self.assured, |state| state == TCP_ESTABLISHED)
     }
 }
 
@@ -222,6 +228,7 @@ pub fn parse_flow(attrs: Attrs<'_>) -> Option<Flow> {
         original: Tuple::parse(attrs.nested(attribute::TUPLE_ORIGINAL)?)?,
         reply: Tuple::parse(attrs.nested(attribute::TUPLE_REPLY)?)?,
         id: attrs.be32(attribute::ID),
+        assured: attrs.be32(attribute::STATUS).is_some_and(|status| status & ASSURED != 0),
         // CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
         tcp_state: attrs.nested(attribute::PROTOINFO).and_then(|info| info.nested(1)?.u8(1)),
     })

@@ -93,8 +93,8 @@ impl Reconciler {
             track.programmed.clone_from(&item.service);
             track.programmed_at = Some(now);
             track.notes.clone_from(&item.notes);
-            track.withdrawn.clone_from(&item.withdrawn);
-            track.health_port = health.err().map(|problem| Problem { since: Some(now), ..problem });
+            track.withdrawn = item.withdrawn.clone().map(Box::new);
+            track.health_port = health.err().map(|problem| Box::new(Problem { since: Some(now), ..problem }));
             track.algorithm = item.to.as_ref().map(|selected| selected.algorithm);
             let engine = item.to.as_ref().map(|selected| selected.engine);
             track.touched.retain(|engine| item.stays_at(*engine));
@@ -138,7 +138,7 @@ impl Reconciler {
             self.write().figures.latency(since.elapsed().as_secs_f64());
         }
         let outcome = match &withdrawn {
-            Some(problem) if problem.code == ProblemCode::NotProgrammed => Err(problem),
+            Some(problem) if problem.code == ProblemCode::NotProgrammed => Err(&**problem),
             _ => Ok(()),
         };
         self.waiters.decide(&Target::Service(key.clone()), at, outcome);
@@ -155,7 +155,7 @@ impl Reconciler {
             let since = before.and_then(|failure| failure.problem.since).or(Some(now));
             let problem = Problem { since, ..problem.clone() };
             let retry_at = Instant::now() + pause(attempts);
-            track.failure = Some(Failure { problem: problem.clone(), attempts, retry_at });
+            track.failure = Some(Box::new(Failure { problem: problem.clone(), attempts, retry_at }));
             (attempts, problem)
         });
         core.figures.failed_attempts += 1;

@@ -204,8 +204,8 @@ impl Core {
         let track = self.tracks.get(&service.key).cloned().unwrap_or_default();
         let mut problems = track.notes.clone();
         problems.extend(track.failure.as_ref().map(|failure| failure.problem.clone()));
-        problems.extend(track.withdrawn.clone());
-        problems.extend(track.health_port.clone());
+        problems.extend(track.withdrawn.as_deref().cloned());
+        problems.extend(track.health_port.as_deref().cloned());
         problems.extend(self.contest_problems(service));
         if track.withdrawn.is_none()
             && self.expired.contains(&service.key.owner)

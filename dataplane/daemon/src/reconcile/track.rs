@@ -52,7 +52,7 @@ impl Draining {
     }
 }
 
-/// One service's way into the kernel.
+/// One service's way into the kernel. What is rarely there takes the room of a pointer.
 #[derive(Clone, Debug, Default)]
 pub struct Track {
     /// The newest accepted change that concerns it, promotions of contested frontends included.
@@ -76,11 +76,11 @@ pub struct Track {
     /// Standing notes of the engine choice: ENGINE_CHOSEN, SCHEDULER_REPLACED…
     pub notes: Vec<Problem>,
     /// The last attempt failed.
-    pub failure: Option<Failure>,
+    pub failure: Option<Box<Failure>>,
     /// Why it is deliberately not served.
-    pub withdrawn: Option<Problem>,
+    pub withdrawn: Option<Box<Problem>>,
     /// Its health port does not answer.
-    pub health_port: Option<Problem>,
+    pub health_port: Option<Box<Problem>>,
 }
 
 impl Track {
