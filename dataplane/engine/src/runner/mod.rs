@@ -134,6 +134,11 @@ impl<S: Steps> Runner<S> {
                 (Some(input), None) => self.steps.render(&self.node, input, &mut self.numbers),
             };
             match objects {
+                Ok(objects) if self.has(&objects) => {
+                    let change = Rendered { key, objects };
+                    self.record(&change);
+                    made.outcomes.push((change.key, Ok(())));
+                }
                 Ok(objects) => rendered.push(Rendered { key, objects }),
                 Err(error) => made.outcomes.push((key, Err(error.problem))),
             }
@@ -141,6 +146,13 @@ impl<S: Steps> Runner<S> {
         self.commit_all(rendered, &mut made);
         self.sleep();
         made
+    }
+
+    /// Whether the kernel has all of these, and nobody wants one of them otherwise. Then there is nothing to write: nearly
+    /// every service at a start.
+    fn has(&self, objects: &Objects<S::Key, S::Value>) -> bool {
+        let has = |(key, value)| self.held.kernel(key) == Some(value) && self.held.opposed(key, value) == 0;
+        self.unsure.is_empty() && !objects.is_empty() && objects.iter().all(has)
     }
 
     fn record(&mut self, change: &Rendered<S>) {

@@ -11,9 +11,11 @@ fn a_restart_adopts_without_a_write() {
 
     let mut runner = Runner::start(FakeEngine::new(KIND, kernel.clone())).unwrap();
     assert!(runner.holding());
+    let transactions = kernel.transactions();
     assert!(change(&mut runner, all.iter().map(to).collect()).is_empty());
     assert_eq!(runner.release().unwrap(), 0);
     assert_eq!((kernel.messages(), kernel.objects()), (messages, objects));
+    assert_eq!(kernel.transactions(), transactions);
     assert_eq!(runner.check().unwrap(), []);
 }
 
