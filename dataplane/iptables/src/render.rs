@@ -72,9 +72,12 @@ impl Output {
         let mut entries = Vec::new();
         for place in places(node, frontend, family) {
             let door = Door { place, protocol, ports: frontend.ports };
-            let mut goal =
-                |serve, kind| self.gate(&door, kind, self.goal(selected, serve, family), frontend, &mut gates);
-            let (outside, inside) = (goal(held.outside, Kind::Gate), goal(held.inside, Kind::InsideGate));
+            let (outside, inside) =
+                (self.goal(selected, held.outside, family), self.goal(selected, held.inside, family));
+            let elsewhere =
+                (inside != outside).then(|| self.gate(&door, Kind::InsideGate, inside, frontend, &mut gates));
+            let outside = self.gate(&door, Kind::Gate, outside, frontend, &mut gates);
+            let inside = elsewhere.unwrap_or_else(|| outside.clone());
             entries.push((Key::Entry(door), Value::Leaf(Arc::new(leaf(outside, inside)))));
         }
         if !entries.is_empty() {
