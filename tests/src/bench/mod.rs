@@ -72,7 +72,7 @@ fn measure(size: Size, cluster: Option<&mut Cluster>, probe: &Probe) -> Result<V
         }
     }
     for variant in VARIANTS {
-        if wanted(variant.name) && can(&variant, size) {
+        if wanted(&format!("vipd {}", variant.name)) && can(&variant, size) {
             match Vipd::new(variant, size) {
                 Ok(subject) => held.push(figures(Box::new(subject), size)?),
                 Err(error) => println!("SKIPPED: vipd {}: {error:#}\n", variant.name),
