@@ -50,6 +50,7 @@ impl Probe {
         for line in [
             "nft add table ip track",
             "nft add chain ip track in { type nat hook prerouting priority -100 ; }",
+            "nft add chain ip track own { type nat hook output priority -100 ; }",
             "nft add chain ip track out { type nat hook postrouting priority 100 ; }",
             "nft add rule ip track in ip daddr 192.0.2.1 dnat to 192.0.2.2",
             "nft add rule ip track out ip daddr 192.0.2.1 masquerade",

@@ -29,7 +29,7 @@ impl Row {
     /// Nobody, but connections are tracked.
     #[must_use]
     pub fn tracked(times: &Times) -> Self {
-        Self { name: "(no rules, tracked)".to_owned(), ..Self::direct(times) }
+        Self { name: "(no rules, NAT)".to_owned(), ..Self::direct(times) }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use vipd_proto::v1::operation::Operation as Op;
-use vipd_proto::v1::{Endpoint, Protocol};
+use vipd_proto::v1::sync_request::Step;
+use vipd_proto::v1::{Declare, Endpoint, Protocol, SyncBegin, SyncCommit, SyncRequest};
 
 use super::gauge::{self, Cost, Memory};
 use super::scene::{self, PORT, Scene, Size};
@@ -14,8 +15,6 @@ use crate::conformance::Variant;
 use crate::conformance::world::say;
 use crate::lab::Daemon;
 
-/// Services in one `Apply` while loading.
-const APPLY: u32 = 1000;
 /// Changes of each kind.
 const CHANGES: u32 = 300;
 
@@ -50,12 +49,9 @@ impl Vipd {
         (0..self.size.endpoints).map(|k| endpoint(scene::endpoint(self.size, i, k), PORT)).collect()
     }
 
-    fn declare(&self, api: &Api, from: u32, to: u32) -> Result<()> {
-        let operations = (from..to).flat_map(|i| {
-            let spec = service(&format!("s{i}")).at(scene::virtual_ip(i), 80).to(self.endpoints(i));
-            [spec.upsert(), spec.set_endpoints()]
-        });
-        apply(api, operations.collect())
+    fn declare(&self, i: u32) -> Declare {
+        let spec = service(&format!("s{i}")).at(scene::virtual_ip(i), 80).to(self.endpoints(i));
+        Declare { service: Some(spec.service), endpoints: spec.endpoints }
     }
 }
 
@@ -78,10 +74,15 @@ impl Subject for Vipd {
 
     fn load(&mut self) -> Result<Cost> {
         let (api, pid) = (self.api()?, self.daemon()?.pid());
+        let services = self.size.services;
+        let mut steps = vec![Step::Begin(SyncBegin { take_over: true, ..SyncBegin::default() })];
+        steps.extend((0..services).map(|i| Step::Declare(self.declare(i))));
+        steps.push(Step::Commit(SyncCommit { declared: services.into() }));
+        let steps = steps.into_iter().map(|step| SyncRequest { step: Some(step) });
         let (before, begin) = (gauge::when_quiet(pid)?, Instant::now());
-        for from in (0..self.size.services).step_by(APPLY as usize) {
-            self.declare(&api, from, self.size.services.min(from + APPLY))?;
-        }
+        let reply = api.wait(api.dataplane().sync(tokio_stream::iter(steps)));
+        let reply = reply.map_err(|status| anyhow!("Sync: {}", say(&status)))?.into_inner();
+        ensure!(reply.created == u64::from(services), "{} of {services} services were taken", reply.created);
         let wall = begin.elapsed();
         Ok(Cost { wall, cpu: gauge::when_quiet(pid)? - before })
     }
