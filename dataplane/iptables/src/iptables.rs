@@ -1,6 +1,7 @@
 //! The engine: the four steps over selected services.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -150,6 +151,19 @@ impl Engine for Iptables {
     }
 
     fn findings(&self) -> Vec<Problem> {
-        self.finding.iter().map(|text| Problem::new(ProblemCode::Host, "", text.clone())).collect()
+        let affine = Family::ALL.into_iter().any(|family| self.lane.side(family).has_affinity());
+        let most = if affine { fs::read_to_string(MOST_CLIENTS).ok() } else { None };
+        let forgets = most.map(|most| {
+            format!(
+                "iptables: affinity remembers the last {} clients of each endpoint; for more, load xt_recent with \
+                 ip_list_tot, or let the nftables engine serve affine services",
+                most.trim()
+            )
+        });
+        let texts = self.finding.iter().cloned().chain(forgets);
+        texts.map(|text| Problem::new(ProblemCode::Host, "", text)).collect()
     }
 }
+
+/// How many addresses one list of `xt_recent` holds; the one that was silent longest makes room.
+const MOST_CLIENTS: &str = "/sys/module/xt_recent/parameters/ip_list_tot";

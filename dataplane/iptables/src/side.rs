@@ -88,6 +88,11 @@ impl Side {
         self.chains.get(name)
     }
 
+    /// Whether any service remembers its clients.
+    pub(crate) fn has_affinity(&self) -> bool {
+        self.chains.values().any(|rules| rules.contains("-m recent"))
+    }
+
     /// Every entry.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&Door, &Arc<Leaf>)> {
         self.entries.iter()

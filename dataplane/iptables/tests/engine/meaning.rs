@@ -333,6 +333,8 @@ fn what_affinity_remembers_can_be_read() {
             let said = runner.steps_mut().remembered(&web.selected(), ip(client)).unwrap();
             assert_eq!(said.socket_address(0), home);
         }
+        let said = runner.steps().findings();
+        assert!(said.iter().any(|finding| finding.message.contains("ip_list_tot")), "its limit is said: {said:?}");
         thread::sleep(Duration::from_millis(2500));
         assert_eq!(runner.steps_mut().remembered(&web.selected(), ip(Lab::CLIENT_V4)), None, "its time is over");
     });
