@@ -51,15 +51,19 @@ impl Reconciler {
         }
         let node = Arc::clone(&core.node);
         drop(core);
-        self.under_way = Some(UnderWay::Batch(items.clone()));
+        let engines = items.iter().filter_map(|item| Some(item.to.as_ref()?.engine)).collect();
+        self.under_way = Some(UnderWay::Batch(engines));
         self.busy.begin("programming");
         let lanes = self.lanes.clone();
-        self.spawn(async move { Done::Applied(program(&lanes, &node, &items).await) });
+        self.spawn(async move {
+            let programmed = program(&lanes, &node, &items).await;
+            Done::Applied(programmed.map(|programmed| (items, programmed)))
+        });
     }
 
     /// A batch is through the engines.
-    pub(super) fn applied(&mut self, programmed: Programmed) {
-        let Some(UnderWay::Batch(items)) = self.under_way.take() else { return };
+    pub(super) fn applied(&mut self, items: Vec<Item>, programmed: Programmed) {
+        self.under_way = None;
         self.busy.end("programming");
         let nothing_stale = programmed.stale.is_empty() && programmed.judge.is_empty();
         let clean = nothing_stale || self.lanes.cleaner.is_none();

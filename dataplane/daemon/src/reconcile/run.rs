@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use vipd_engine::{FlowFilter, Node};
-use vipd_model::{Desired, Millis, OwnerName, Problem, Revision, ServiceKey};
+use vipd_model::{Desired, EngineKind, Millis, OwnerName, Problem, Revision, ServiceKey};
 
 use super::accept::Committing;
 use super::busy::Busy;
@@ -116,7 +116,7 @@ pub enum Fatal {
 /// Something that was started is done.
 pub(super) enum Done {
     Committed(Result<Result<(), PersistError>, Gone>),
-    Applied(Result<Programmed, Gone>),
+    Applied(Result<(Vec<Item>, Programmed), Gone>),
     NodeSet(Result<Result<Vec<FlowFilter>, Problem>, Gone>),
     Cleaned(Result<(Walk, Result<(), String>), Gone>),
     Checked(Result<Checked, Gone>),
@@ -128,8 +128,8 @@ pub(super) enum Done {
 
 /// What is under way at the engines and the guard: one thing at a time.
 pub(super) enum UnderWay {
-    /// Services.
-    Batch(Vec<Item>),
+    /// Services, to be served by these engines.
+    Batch(BTreeSet<EngineKind>),
     /// The node's own rules, up to this change.
     Node(Revision),
     /// A read-back.
@@ -346,7 +346,10 @@ impl Reconciler {
     fn take_done(&mut self, done: Done) -> Result<(), Fatal> {
         match done {
             Done::Committed(result) => self.committed(result?),
-            Done::Applied(result) => self.applied(result?),
+            Done::Applied(result) => {
+                let (items, programmed) = result?;
+                self.applied(items, programmed);
+            }
             Done::NodeSet(result) => self.node_set(result?),
             Done::Cleaned(result) => {
                 let (walk, result) = result?;

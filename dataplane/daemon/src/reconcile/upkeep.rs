@@ -165,10 +165,9 @@ impl Reconciler {
 
     /// Says which engines are meant, where a batch hangs.
     fn with_engines(&self, what: &str) -> String {
-        let Some(UnderWay::Batch(items)) = &self.under_way else { return what.to_owned() };
-        let engines: std::collections::BTreeSet<_> =
-            items.iter().filter_map(|item| item.to.as_ref()).map(|selected| selected.engine.to_string()).collect();
-        format!("{what} ({})", engines.into_iter().collect::<Vec<_>>().join(", "))
+        let Some(UnderWay::Batch(engines)) = &self.under_way else { return what.to_owned() };
+        let engines: Vec<String> = engines.iter().map(ToString::to_string).collect();
+        format!("{what} ({})", engines.join(", "))
     }
 }
 
