@@ -6,9 +6,10 @@
 
 use super::{
     Command, INET, SUBSYSTEM,
-    expr::{Expr, Verdict},
+    expr::Expr,
     item::Item,
     object::{Chain, TableFlags, comment_user_data},
+    operand::Verdict,
     set::{Element, Set},
 };
 use crate::{

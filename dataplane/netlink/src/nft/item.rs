@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{LIST_ELEM, expr::Verdict};
+use super::{LIST_ELEM, operand::Verdict};
 use crate::attr::{Attrs, Encoder};
 
 /// `NFTNL_UDATA_SET_ELEM_COMMENT`

@@ -11,17 +11,16 @@ mod expr;
 mod item;
 mod monitor;
 mod object;
+mod operand;
 mod set;
 
 pub use batch::Batch;
 pub use connection::Nft;
-pub use expr::{
-    Cmp, CtKey, Direction, Expr, FIB_DADDR, FIB_SADDR, Header, MetaKey, Numbers, Reg, RejectWith, SetChange, Verdict,
-    parse_expressions,
-};
+pub use expr::{Expr, FIB_DADDR, FIB_SADDR, parse_expressions};
 pub use item::{Found, Item, Payload, parse_found};
 pub use monitor::{Committer, Monitor, parse_committers};
 pub use object::{Chain, ChainKind, Hook, HookPoint, Rule, Table, TableFlags, parse_chain, parse_rule, parse_table};
+pub use operand::{Cmp, CtKey, Direction, Header, MetaKey, Numbers, Reg, RejectWith, SetChange, Verdict};
 pub use set::{Data, Element, Field, KeyBytes, Set, Traits, parse_element, parse_set};
 
 /// `NFNL_SUBSYS_NFTABLES`

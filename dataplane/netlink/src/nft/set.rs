@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::{LIST_ELEM, expr::Verdict};
+use super::{LIST_ELEM, operand::Verdict};
 use crate::attr::{Attrs, Encoder};
 
 const FLAG_INTERVAL: u32 = 0x4;

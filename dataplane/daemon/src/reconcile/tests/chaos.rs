@@ -17,6 +17,7 @@ use vipd_model::{
 };
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::run::Settings;
 use crate::reconcile::{CallError, Control, Core, ServiceState};
 

@@ -6,6 +6,7 @@ use vipd_engine::chaos::Mischief;
 use vipd_model::{Mode, Request};
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::CallError;
 use crate::reconcile::journal::EventKind;
 use crate::reconcile::run::{Fatal, Settings};

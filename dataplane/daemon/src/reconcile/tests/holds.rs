@@ -6,6 +6,7 @@ use vipd_engine::fake::FakeKernel;
 use vipd_model::{Desired, Millis, Owner, OwnerName, Request, Restart, Sync};
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::run::Settings;
 use crate::reconcile::{CallError, Hold, ServiceState};
 

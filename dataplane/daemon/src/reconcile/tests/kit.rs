@@ -1,6 +1,6 @@
 //! A node under test: fake engines and guard on one kernel, a store that fails on demand, and virtual time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,21 +13,22 @@ use vipd_engine::fake::{FakeEngine, FakeGuard, FakeKernel};
 use vipd_engine::{Assignments, Engine as _, FlowFilter, GuardInput, Judge, Runner, Steps};
 use vipd_model::feature::{Ability, Engines};
 use vipd_model::{
-    Actor, Algorithm, Command, Contest, Definition, Delta, Desired, Endpoint, EngineKind, Feature, Frontend, Limits,
-    Millis, Mode, Operation, Problem, Protocol, Request, Revision, Scheduler, ServiceKey, Wait,
+    Actor, Algorithm, Command, Delta, Desired, EngineKind, Feature, Limits, Millis, Mode, Operation, Problem, Protocol,
+    Request, ServiceKey, Wait,
 };
 
+use super::words::key;
 use crate::reconcile::beside::{Beside, beside, is_on_loopback};
 use crate::reconcile::run::Fatal;
 use crate::reconcile::{
     Accepted, Balancer, CallError, Cleaner, Control, Core, GuardLane, Lanes, Persist, PersistError, Reconciler,
-    ServiceState, Settings, Start, Target, Watched, Worker,
+    ServiceState, Settings, Start, Watched, Worker,
 };
 
 use crate::store::totals::Kept;
 
 /// The instant at which every test begins.
-const BEGIN: Millis = Millis(1_000_000_000);
+pub(super) const BEGIN: Millis = Millis(1_000_000_000);
 
 /// What a node starts from.
 pub(super) struct Setup {
@@ -442,86 +443,4 @@ fn watch_order(kernel: &FakeKernel, violations: &Arc<Mutex<Vec<String>>>) {
             }
         }
     });
-}
-
-pub(super) fn key(name: &str) -> ServiceKey {
-    ServiceKey::new("ops", name).unwrap()
-}
-
-pub(super) fn vip(n: u8) -> Frontend {
-    Frontend::vip(IpAddr::from([10, 96, 0, n]), 80)
-}
-
-pub(super) fn serving(vips: &[u8]) -> Definition {
-    Definition { frontends: vips.iter().map(|n| vip(*n)).collect(), ..Definition::default() }
-}
-
-pub(super) fn upsert_as(key: ServiceKey, definition: Definition) -> Operation {
-    Operation::UpsertService { key, definition: Arc::new(definition), scheduler: None, expected: None }
-}
-
-pub(super) fn upsert(name: &str, vips: &[u8]) -> Operation {
-    upsert_as(key(name), serving(vips))
-}
-
-pub(super) fn upsert_udp(name: &str, vips: &[u8]) -> Operation {
-    upsert_as(key(name), Definition { protocol: Protocol::Udp, ..serving(vips) })
-}
-
-/// One that waits for frontends that others hold.
-pub(super) fn upsert_waiting(name: &str, vips: &[u8], precedence: u64) -> Operation {
-    upsert_as(key(name), Definition { on_contest: Contest::Wait, precedence, ..serving(vips) })
-}
-
-pub(super) fn endpoints(hosts: &[u8]) -> Vec<Endpoint> {
-    hosts.iter().map(|n| Endpoint::new(IpAddr::from([10, 1, 0, *n]), 8080)).collect()
-}
-
-pub(super) fn set(name: &str, hosts: &[u8]) -> Operation {
-    Operation::SetEndpoints { key: key(name), endpoints: endpoints(hosts), expected: None }
-}
-
-pub(super) fn schedule(name: &str, algorithm: Algorithm) -> Operation {
-    let scheduler = Scheduler { algorithm, ..Scheduler::default() };
-    Operation::SetScheduler { key: key(name), scheduler, expected: None }
-}
-
-pub(super) fn delete(name: &str) -> Operation {
-    Operation::DeleteService { key: key(name), expected: None }
-}
-
-/// The services that a call failed for.
-pub(super) fn not_programmed(result: Result<Accepted, CallError>) -> BTreeSet<String> {
-    match result {
-        Err(CallError::NotProgrammed { problems, .. }) => {
-            let names = problems.into_iter().map(|(target, _)| match target {
-                Target::Service(key) => key.name.to_string(),
-                Target::Node => "node".to_owned(),
-            });
-            names.collect()
-        }
-        other => panic!("expected NotProgrammed, got {other:?}"),
-    }
-}
-
-/// A state with so many services of two endpoints each.
-pub(super) fn declared(services: u32) -> Desired {
-    let mut desired = Desired::new(engines(&Setup::default().engines, &BTreeMap::new()), Limits::default());
-    for n in 0..services {
-        let name = format!("s{n}");
-        let [_, b, c, d] = n.to_be_bytes();
-        let definition = Definition {
-            frontends: vec![Frontend::vip(IpAddr::from([100, b | 64, c, d]), 80)],
-            ..Definition::default()
-        };
-        let operations = vec![upsert_as(key(&name), definition), set(&name, &[1, 2])];
-        let request = Request::Apply { operations, mode: Mode::Atomic };
-        let command = Command { actor: Actor::default(), at: BEGIN, session: 0, note: String::new(), request };
-        desired.dispatch(&command).unwrap();
-    }
-    desired
-}
-
-pub(super) fn revision(result: &Result<Accepted, CallError>) -> Revision {
-    result.as_ref().unwrap().delta.revision
 }

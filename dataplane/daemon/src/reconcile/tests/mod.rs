@@ -10,3 +10,4 @@ mod promise;
 mod queries;
 mod switch;
 mod watch;
+mod words;

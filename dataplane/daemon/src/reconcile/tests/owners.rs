@@ -5,6 +5,7 @@ use std::time::Duration;
 use vipd_model::{Lease, LeaseExpiry, Owner, ProblemCode, Request};
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::ServiceState;
 use crate::reconcile::journal::EventKind;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use vipd_model::{Algorithm, EngineKind, Mode, Request};
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::{CallError, ServiceState};
 
 const MS: Duration = Duration::from_millis(1);

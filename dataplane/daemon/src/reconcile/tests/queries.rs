@@ -6,6 +6,7 @@ use vipd_engine::runner::Seen;
 use vipd_model::{EngineKind, Place, ProblemCode};
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::journal::EventKind;
 use crate::reconcile::lanes::Action;
 

@@ -9,6 +9,7 @@ use vipd_model::{
 };
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::ServiceState;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::kit::*;
+use super::words::*;
 use crate::reconcile::ServiceState;
 use crate::reconcile::journal::EventKind;
 
