@@ -128,6 +128,9 @@ fn check_and_repair(lane: &mut dyn Lane, full: bool) -> Result<Look, String> {
         return Ok((Vec::new(), None, Made::default()));
     }
     let drifts = lane.check().map_err(|error| error.to_string())?;
-    let made = if drifts.is_empty() { Made::default() } else { lane.repair() };
-    Ok((drifts, by, made))
+    if drifts.is_empty() {
+        // Who wrote something else than what this lane programs has done nothing to it.
+        return Ok((drifts, None, Made::default()));
+    }
+    Ok((drifts, by, lane.repair()))
 }

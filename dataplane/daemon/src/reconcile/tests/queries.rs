@@ -111,3 +111,19 @@ async fn drift_is_repaired_within_a_second_and_says_who_did_it() {
         "{drifted:#?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_did_nothing_to_a_lane_is_not_blamed_for_another() {
+    let node = Node::start(Setup { watch_order: false, ..Setup::default() }).await;
+    node.apply(vec![upsert("web", &[1]), set("web", &[1])]).await.unwrap();
+    let objects = node.kernel.objects();
+    let (name, value) = objects.iter().find(|(name, _)| name.starts_with("userspace")).unwrap();
+    node.kernel.name_stranger("nft (pid 4211)");
+    node.kernel.write_behind_us(name, value);
+    node.kernel.remove_behind_us(|name| name.starts_with("guard capture"));
+    node.pass(Duration::from_millis(900)).await;
+    let (_, events) = node.read(|core| core.journal.after(0, usize::MAX));
+    let drifted: Vec<_> = events.iter().filter(|event| event.kind == EventKind::Drifted).collect();
+    assert!(drifted.len() == 1 && drifted[0].text.starts_with("guard: "), "{drifted:#?}");
+    assert!(!drifted[0].text.contains("; by"), "{drifted:#?}");
+}
