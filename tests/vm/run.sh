@@ -73,7 +73,7 @@ test_in() {
 }
 
 what=${1:-test}
-shift || true
+[ $# = 0 ] || shift
 case $what in
     test)
         [ $# -gt 0 ] || set -- uml qemu
