@@ -6,6 +6,7 @@
 //! tables, `generation` notices strangers.
 
 pub mod balancer;
+mod failure;
 mod generation;
 pub mod guard;
 mod owner;

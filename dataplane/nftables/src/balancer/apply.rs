@@ -8,8 +8,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use vipd_engine::{Applied, ApplyError, Assignments, Operation};
-use vipd_model::{EndpointKey, ProblemCode};
+use vipd_engine::{ApplyError, Assignments, Operation};
+use vipd_model::EndpointKey;
 use vipd_netlink::{
     Error,
     nft::{Batch, Chain, Nft},
@@ -27,7 +27,7 @@ use super::{
     render::{KINDS, POOLS, TURNS},
     table,
 };
-use crate::rule::Rule;
+use crate::{failure::not_applied, rule::Rule};
 use vipd_engine::Node;
 
 /// One change of one object.
@@ -345,14 +345,6 @@ impl<'a> Writer<'a> {
             }
             _ => None,
         };
-        // Absent what we delete, or there what we add: somebody changed it, and what we believe is wrong.
-        let surprised = error.is_not_found() || error.is_exists();
-        let unknown = anything_before || surprised || matches!(error, Error::AnswerLost { .. });
-        ApplyError {
-            code: ProblemCode::NotProgrammed,
-            message: refused.unwrap_or_else(|| error.to_string()),
-            applied: if unknown { Applied::Unknown } else { Applied::Nothing },
-            retry: true,
-        }
+        not_applied(error, refused, anything_before)
     }
 }

@@ -1,7 +1,6 @@
 //! Writes operations: one kernel transaction for each of [`plan::transactions`](super::plan::transactions).
 
-use vipd_engine::{Applied, ApplyError, Operation};
-use vipd_model::ProblemCode;
+use vipd_engine::{ApplyError, Operation};
 use vipd_netlink::{
     Error,
     nft::{Batch, Chain, Element, Hook, Nft},
@@ -13,7 +12,7 @@ use super::{
     observe,
     plan::{self, Step, Transaction},
 };
-use crate::rule::Rule;
+use crate::{failure::not_applied, rule::Rule};
 
 /// Commits the operations in order, and counts the commits that came into force.
 pub(crate) fn all(nft: &mut Nft, operations: &[Operation<Key, Value>], commits: &mut u32) -> Result<(), ApplyError> {
@@ -160,15 +159,7 @@ impl<'a> Writer<'a> {
             }
             _ => None,
         };
-        // Absent what we delete, or there what we add: somebody changed it, and what we believe is wrong.
-        let surprised = error.is_not_found() || error.is_exists();
-        let unknown = anything_before || surprised || matches!(error, Error::AnswerLost { .. });
-        ApplyError {
-            code: ProblemCode::NotProgrammed,
-            message: refused.unwrap_or_else(|| error.to_string()),
-            applied: if unknown { Applied::Unknown } else { Applied::Nothing },
-            retry: true,
-        }
+        not_applied(error, refused, anything_before)
     }
 }
 
